@@ -1,0 +1,141 @@
+"""What asking costs a real Prometheus: one tick of ours beside one minute of the Go load-watcher's questions.
+
+    python -m benchmarks.bench_provider                    # 1,000 nodes × 4 CPUs, raw series and recording rules
+    python -m benchmarks.bench_provider --nodes 5000       # some minutes more
+
+The Go load-watcher asks METHOD(METRIC[WINDOW]) for two methods, seventeen metrics and three windows, each minute. Seven
+of the seventeen can be had from node exporters; the others answer nothing and cost next to nothing, and are left out on
+both sides. Where recording rules stand for a metric, the question is the one it sends. Where only raw series do, it is
+the same statistic of the same expression that we use, as a subquery: METHOD((EXPRESSION)[WINDOW:15s]), 15 s being the
+interval of the samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.cluster import BEHIND_S, history_until, write_exporters, write_rules
+from benchmarks.report import Table, amount, at_least
+from tests.real.parts import Prometheus
+from watcher.model import METRIC_BY_KEY
+from watcher.providers.base import Fetch
+from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider
+from watcher.providers.prometheus_plans import DEFAULT_METRICS, is_plain
+
+METHODS = ("avg_over_time", "stddev_over_time")
+WINDOWS = ("5m", "10m", "15m")
+STEP = "15s"
+INTERVAL_S = 60.0
+SPAN_S = 180.0  # what a steady tick asks for: an interval, and two minutes of overlap
+FETCHES = 10
+RAW_S, RULES_S = 1320.0, 960.0  # of history: a window, before it the five minutes of a rate where there is one
+
+
+@dataclass
+class Cost:
+    """Of one tick: CPU seconds of the Prometheus, and questions asked."""
+
+    cpu: float
+    questions: int
+
+
+async def our_ticks(prometheus: Prometheus, *, now: float) -> tuple[Cost, Mapping[str, str]]:
+    """The mean cost of steady ticks that end at `now`, and which expressions they ask for."""
+    provider = PrometheusProvider(PrometheusConfig(address=prometheus.url, metrics=DEFAULT_METRICS))
+    await provider.start()
+    try:
+        at = now - INTERVAL_S * FETCHES
+        first = await _fetch(provider, at)
+        before = prometheus.cpu_seconds()
+        for number in range(1, FETCHES + 1):
+            await _fetch(provider, at + INTERVAL_S * number)
+        cpu = (prometheus.cpu_seconds() - before) / FETCHES
+    finally:
+        await provider.close()
+    return Cost(cpu, len(first.plans)), {name: plan.expression for name, plan in first.plans.items()}
+
+
+async def _fetch(provider: PrometheusProvider, until: float) -> Fetch:
+    fetch = await provider.fetch(until - SPAN_S, until)
+    missing = {METRIC_BY_KEY[key].name for key in DEFAULT_METRICS} - {batch.metric.name for batch in fetch.batches}
+    if missing or fetch.failures:
+        raise RuntimeError(f"no samples of {sorted(missing)}; {fetch.failures}")
+    return fetch
+
+
+def questions(expressions: Mapping[str, str]) -> list[str]:
+    """What the Go load-watcher would ask in one minute for metrics that have these expressions."""
+    asked = []
+    for window in WINDOWS:
+        for method in METHODS:
+            for expression in expressions.values():
+                selected = f"{expression}[{window}]" if is_plain(expression) else f"({expression})[{window}:{STEP}]"
+                asked.append(f"{method}({selected})")
+    return asked
+
+
+def their_tick(prometheus: Prometheus, asked: list[str], *, now: float, nodes: int) -> Cost:
+    """The cost of these questions, one after the other as it asks them."""
+    before = prometheus.cpu_seconds()
+    for question in asked:
+        rows = prometheus.query(question, time=now)
+        if len(rows) < nodes:
+            raise RuntimeError(f"{question} brought {len(rows)} rows for {nodes} nodes")
+    return Cost(prometheus.cpu_seconds() - before, len(asked))
+
+
+def compare(nodes: int, *, raw: bool, cpus: int = 4) -> tuple[Cost, Cost]:
+    """Ours and theirs with a Prometheus of its own."""
+    with tempfile.TemporaryDirectory() as folder, Prometheus(Path(folder)) as prometheus:
+        now = time.time()
+        history = (RAW_S if raw else RULES_S) + INTERVAL_S * FETCHES
+        fleet = history_until(now, nodes, seconds=history)
+        if raw:
+            write_exporters(prometheus, fleet, cpus=cpus)
+        else:
+            write_rules(prometheus, fleet)
+        ours, expressions = asyncio.run(our_ticks(prometheus, now=now - BEHIND_S))
+        theirs = their_tick(prometheus, questions(expressions), now=now - BEHIND_S, nodes=nodes)
+    return ours, theirs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1000])
+    parser.add_argument("--cpus", type=int, default=4, help="of each node")
+    options = parser.parse_args()
+    table = Table(
+        f"CPU that one tick costs a real Prometheus, {len(DEFAULT_METRICS)} metrics, windows of 5, 10 and 15 minutes",
+        ["", "our questions", "CPU", "Go load-watcher's", "CPU", "ratio", "goal"],
+    )
+    for nodes in options.nodes:
+        for raw in (True, False):
+            ours, theirs = compare(nodes, raw=raw, cpus=options.cpus)
+            ratio = theirs.cpu / ours.cpu if ours.cpu else None
+            kind = f"raw series of node exporters, {options.cpus} CPUs each" if raw else "recording rules"
+            table.add(
+                f"{nodes:,} nodes, {kind}",
+                str(ours.questions),
+                amount(1e3 * ours.cpu, "ms"),
+                str(theirs.questions),
+                amount(1e3 * theirs.cpu, "ms"),
+                amount(ratio, "×"),
+                at_least(ratio, 10) if raw else "",
+            )
+    table.notes.append(
+        f"Ours: the mean of {FETCHES} steady ticks, each asking for the last {SPAN_S:.0f} s. Theirs: avg_over_time and "
+        "stddev_over_time over each window of the same seven metrics, of the recording rule as it asks it, of the raw "
+        f"expression as a subquery at {STEP}. Ten of its seventeen metrics, which node exporters do not give, are left "
+        "out. CPU is user and system time of the Prometheus process, from /proc."
+    )
+    print(table.markdown())
+
+
+if __name__ == "__main__":
+    main()

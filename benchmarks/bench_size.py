@@ -1,0 +1,160 @@
+"""How much memory and disk a fleet takes, and whether both grow with it in a straight line.
+
+    python -m benchmarks.bench_size                        # 1,000 to 50,000 nodes, about two minutes
+    python -m benchmarks.bench_size --nodes 100 500 --ticks 3
+
+Each size is a process of its own with everything that `serve` has but the source: history, store, published bodies,
+the web application and /metrics. It fills the longest window and then ticks on, so all rings are full and old and new
+snapshots meet in memory, as they do at every tick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Table, amount, at_most
+from benchmarks.source import METRICS, MadeUp, Virtual
+from watcher.heap import share_one_heap
+
+START = 1_700_000_010.0
+TICKS = 20
+Measured = dict[str, Any]
+
+
+def memory(field: str) -> float:
+    """A field of /proc/self/status in MB: VmRSS, or VmHWM, the most it ever was."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(field + ":"))
+
+
+async def measure(nodes: int, *, ticks: int) -> Measured:
+    """One size, in this process."""
+    from watcher.store import Store
+
+    with tempfile.TemporaryDirectory() as folder:
+        database = Path(folder) / "bench.db"
+        store = Store(url=f"sqlite:///{database}", retention=86400, max_size=2**40, on_unusable="fail", upgrade=True)
+        await store.open()
+        measured = await _ticks(store, nodes, ticks=ticks)
+        size = store.status.size_bytes / 1e6
+        await store.close()
+        return {**measured, "database": size, "closed": database.stat().st_size / 1e6}
+
+
+async def _ticks(store: Any, nodes: int, *, ticks: int) -> Measured:
+    from watcher.exposition import View, node_windows
+    from watcher.publish import deflate
+    from watcher.refresh import RefreshConfig, Refresher
+
+    clock = Virtual(START)
+    refresher = Refresher(provider=MadeUp(nodes), config=RefreshConfig(), store=store, clock=clock, tag="t")
+    spent = []
+    await refresher.tick()
+    gc.freeze()
+    await _idle()  # in the minute before the next tick the store has written what it was given
+    for _ in range(ticks):
+        clock.pass_time(60.0)
+        began = time.process_time()
+        await refresher.tick()
+        deflate(node_windows(published_of(refresher).snapshot, View()))
+        await _saved(store, published_of(refresher).snapshot.end)
+        spent.append(time.process_time() - began)
+    published = published_of(refresher)
+    bodies = sum(published._default[window].size for window in published.snapshot.windows)
+    now = memory("VmRSS")
+    await refresher.close()
+    return {
+        "nodes": nodes,
+        "rss": now,
+        "peak": memory("VmHWM"),
+        "cpu": 1e3 * statistics.median(spent),
+        "bodies": bodies / 1e6,
+    }
+
+
+def published_of(refresher: Any) -> Any:
+    """What the refresher published; it must have."""
+    if refresher.published is None:
+        raise RuntimeError("the tick published nothing")
+    return refresher.published
+
+
+async def _idle() -> None:
+    """Wait until this process has nothing more to do."""
+    used = -1.0
+    while time.process_time() - used > 0.01:
+        used = time.process_time()
+        await asyncio.sleep(0.3)
+
+
+async def _saved(store: Any, end: float) -> None:
+    """Wait until the tick that ends at `end` is in the database."""
+    while store.status.last_saved != end:
+        if not store.status.ok:
+            raise RuntimeError(store.status.error)
+        await asyncio.sleep(0.005)
+
+
+def apart(nodes: int, *, ticks: int) -> Measured:
+    """One size, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.bench_size", "--one", str(nodes), "--ticks", str(ticks)]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    measured: Measured = json.loads(output)
+    return measured
+
+
+def size_table(results: Sequence[Measured], *, ticks: int) -> Table:
+    """The table."""
+    table = Table(
+        f"Memory and disk, {len(METRICS)} metrics, after {ticks} ticks over a full history",
+        ["nodes", "peak RSS", "goal", "RSS", "RSS a node over the smallest", "bodies", "database", "CPU of a tick"],
+    )
+    smallest = results[0]
+    for one in results:
+        more = one["nodes"] - smallest["nodes"]
+        each = 1e3 * (one["rss"] - smallest["rss"]) / more if more else None
+        table.add(
+            f"{one['nodes']:,}",
+            amount(one["peak"], "MB"),
+            at_most(one["peak"], 1000, "MB") if one["nodes"] == 50_000 else "",
+            amount(one["rss"], "MB"),
+            amount(each, "kB"),
+            amount(one["bodies"], "MB"),
+            amount(one["database"], "MB"),
+            amount(one["cpu"], "ms"),
+        )
+    table.notes.append(
+        f"The database has the samples of the longest window and {ticks} minutes of windows, its log included; what a "
+        "day of them takes is in docs/store.md. CPU is of everything: making up the samples, review, windows, bodies, "
+        "/metrics, storing."
+    )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1000, 5000, 20_000, 50_000])
+    parser.add_argument("--ticks", type=int, default=TICKS)
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one is not None:
+        share_one_heap()  # as the service does
+        print(json.dumps(asyncio.run(measure(options.one, ticks=options.ticks))))
+        return
+    results = [apart(nodes, ticks=options.ticks) for nodes in options.nodes]
+    print(size_table(results, ticks=options.ticks).markdown())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""How long a start takes: importing, and from the process's start to the first answer of GET /watcher.
+
+    python -m benchmarks.bench_start
+    python -m benchmarks.bench_start --nodes 100 --rounds 1
+
+The start that counts is the one after a crash: the database has the last windows, the source is away, and schedulers
+are asking already. Each round is a new process; the median counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.cluster import history_until, settings, wait_for_windows, write_rules
+from benchmarks.report import Table, amount, at_most
+from benchmarks.source import METRICS
+from tests.real.parts import REPOSITORY, Prometheus
+from tests.service import Service
+
+PAUSE_S = 0.002
+GIVE_UP_S = 60.0
+CLEAN = [sys.executable, "-c"]
+
+
+class Start(NamedTuple):
+    """From the start of a process to its first 200 of GET /watcher, or to its end: seconds, and seconds of CPU."""
+
+    elapsed: float
+    cpu: float
+
+
+def first_answer(service: Service) -> Start:
+    """Start it, and ask until it answers."""
+    began = time.monotonic()
+    service.launch()
+    while time.monotonic() < began + GIVE_UP_S:
+        try:
+            if service.get("/watcher").status == 200:
+                return Start(time.monotonic() - began, service.cpu_seconds())
+        except OSError:  # nobody listens yet
+            pass
+        if not service.is_running():
+            raise RuntimeError(f"the service ended:\n{service.log()}")
+        time.sleep(PAUSE_S)
+    raise RuntimeError(f"no answer within {GIVE_UP_S:g} s:\n{service.log()}")
+
+
+def imported(module: str, *, rounds: int) -> Start:
+    """What a new interpreter takes to start, import the module and end."""
+    taken = []
+    for _ in range(rounds):
+        began, used = time.monotonic(), _of_children()
+        subprocess.run([*CLEAN, f"import {module}"], check=True, cwd=REPOSITORY)
+        taken.append(Start(time.monotonic() - began, _of_children() - used))
+    return _medians(taken)
+
+
+def _of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _medians(starts: Sequence[Start]) -> Start:
+    return Start(*map(statistics.median, zip(*starts, strict=True)))
+
+
+def after_a_crash(folder: Path, *, nodes: int, rounds: int) -> Start:
+    """With the database of a service that was killed, and its Prometheus gone."""
+    with Prometheus(folder / "prometheus") as prometheus:
+        write_rules(prometheus, history_until(time.time(), nodes))
+        service = Service(folder / "service", config=settings(prometheus, max_staleness="1h"))
+        service.start()
+        try:
+            wait_for_windows(service, nodes=nodes)
+            wait_for_stored(service)
+        finally:
+            service.kill()
+    return _median(lambda: service, rounds)
+
+
+def wait_for_stored(service: Service) -> None:
+    """Wait until the database has what is served: the writer is never more than a tick behind."""
+    give_up = time.monotonic() + GIVE_UP_S
+    while b"load_watcher_store_queued_ticks 0" not in service.get("/metrics").body:
+        if time.monotonic() > give_up:
+            raise RuntimeError("the database does not take the ticks")
+        time.sleep(0.05)
+
+
+def fresh_host(folder: Path, *, rounds: int) -> Start:
+    """With nothing stored, on this machine's own load."""
+    starts = iter(range(rounds))
+    return _median(lambda: Service(folder / f"host-{next(starts)}", "--provider", "host"), rounds)
+
+
+def fresh_prometheus(folder: Path, *, nodes: int, rounds: int) -> Start:
+    """With nothing stored, from a Prometheus that has recording rules."""
+    starts = iter(range(rounds))
+    with Prometheus(folder / "prometheus") as prometheus:
+        write_rules(prometheus, history_until(time.time(), nodes))
+        config = settings(prometheus)
+        return _median(lambda: Service(folder / f"service-{next(starts)}", config=config), rounds)
+
+
+def _median(make: Callable[[], Service], rounds: int) -> Start:
+    taken = []
+    for _ in range(rounds):
+        service = make()
+        try:
+            taken.append(first_answer(service))
+        finally:
+            service.kill()
+    return _medians(taken)
+
+
+def rows(folder: Path, *, nodes: Sequence[int], rounds: int) -> list[tuple[str, Start, bool]]:
+    """What was measured: words, times, and whether the goal of one second holds for it."""
+    few, many = min(nodes), max(nodes)
+    crash = [
+        (
+            f"after kill -9, {count:,} nodes in the database, Prometheus down",
+            after_a_crash(folder / f"crash-{count}", nodes=count, rounds=rounds),
+            True,
+        )
+        for count in dict.fromkeys((few, many))
+    ]
+    return [
+        ("Python itself, nothing imported", imported("sys", rounds=rounds), False),
+        ("import watcher.client", imported("watcher.client", rounds=rounds), False),
+        ("import watcher.server and the Prometheus provider", imported(_SERVING, rounds=rounds), True),
+        *crash,
+        ("first start, host provider", fresh_host(folder, rounds=rounds), False),
+        (
+            f"first start, Prometheus with {few:,} nodes",
+            fresh_prometheus(folder / "fresh", nodes=few, rounds=rounds),
+            True,
+        ),
+    ]
+
+
+_SERVING = "watcher.server, watcher.providers.prometheus"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1000, 5000])
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    table = Table(
+        f"From the start of the process to the first 200 of GET /watcher, {len(METRICS)} metrics",
+        ["", "time", "goal", "CPU"],
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for words, start, judged in rows(Path(folder), nodes=options.nodes, rounds=options.rounds):
+            goal = at_most(start.elapsed, 1, "s") if judged else ""
+            table.add(words, amount(start.elapsed, "s"), goal, amount(start.cpu, "s"))
+    table.notes.append(
+        f"Medians of {options.rounds} starts. Imports are whole runs of the interpreter. The host provider takes its "
+        "first load over half a second, which no start can be shorter than."
+    )
+    print(table.markdown())
+
+
+if __name__ == "__main__":
+    main()

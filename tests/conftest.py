@@ -1,0 +1,140 @@
+"""Fixtures that every test may ask for, and the clean environment that every test gets."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import hypothesis
+import pytest
+
+from tests.real.parts import NodeExporter, Prometheus, Server
+from tests.service import Service
+
+# On a busy machine the first example of a test may take long, which says nothing about the code: no deadline for one.
+# Elsewhere each run tries other examples; a gate must not fail on one that the change had no part in.
+hypothesis.settings.register_profile("load-watcher", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+hypothesis.settings.load_profile("load-watcher")
+
+# What changes how load-watcher, or a library of its, behaves. The two that steer the tests themselves stay.
+STEERING_PREFIXES = ("LOAD_WATCHER_", "METRICS_PROVIDER_", "SIGNALFX_", "DATADOG_", "KUBERNETES_", "OTEL_")
+STEERING_NAMES = {
+    "ENABLE_OPENSHIFT_AUTH",
+    "INSECURE_SKIP_VERIFY",
+    "KUBECONFIG",
+    "KUBE_CONFIG",
+    "LOG_LEVEL",
+    "NODE_NAME",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "SSL_CERT_FILE",
+    "ALL_PROXY",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+}
+OF_THE_TESTS = {"LOAD_WATCHER_REAL_PARTS", "LOAD_WATCHER_REQUIRE_REAL"}
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of whoever runs the tests reaches what is tested."""
+    for name in os.environ:
+        steers = name.upper() in STEERING_NAMES or name.startswith(STEERING_PREFIXES)
+        if steers and name not in OF_THE_TESTS:
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """What a test, or a tool that it runs (import-linter disables all loggers), does to logging ends with the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for logger in logging.Logger.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.disabled = False
+
+
+class StartPrometheus(Protocol):
+    """What `start_prometheus` gives: the keywords are those of `Prometheus`."""
+
+    def __call__(self, **options: Any) -> Prometheus: ...
+
+
+class RunService(Protocol):
+    """What `run_service` gives: `serve`'s arguments, and the keywords of `Service`; `wait=False` only launches it."""
+
+    def __call__(self, *arguments: str, wait: bool = True, **options: Any) -> Service: ...
+
+
+@pytest.fixture
+def running() -> Iterator[Callable[[Server], Server]]:
+    """Hand it a server, and that server is ended with the test, in whatever state the test leaves it."""
+    servers: list[Server] = []
+
+    def remember(server: Server) -> Server:
+        servers.append(server)
+        return server
+
+    yield remember
+    for server in reversed(servers):
+        server.kill()
+
+
+@pytest.fixture
+def start_prometheus(tmp_path: Path, running: Callable[[Server], Server]) -> StartPrometheus:
+    """Start real Prometheus servers, each with its own directory and port, gone with the test."""
+    started = 0
+
+    def start(**options: Any) -> Prometheus:
+        nonlocal started
+        started += 1
+        server = Prometheus(tmp_path / f"prometheus-{started}", **options)
+        running(server)
+        return server.start()
+
+    return start
+
+
+@pytest.fixture
+def prometheus(start_prometheus: StartPrometheus) -> Prometheus:
+    """An empty real Prometheus, ready, that takes remote writes."""
+    return start_prometheus()
+
+
+@pytest.fixture(scope="module")
+def shared_prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """The same, one for a whole module: for data that is costly to load and that tests only read."""
+    with Prometheus(tmp_path_factory.mktemp("prometheus")) as server:
+        yield server
+
+
+@pytest.fixture
+def node_exporter(tmp_path: Path, running: Callable[[Server], Server]) -> NodeExporter:
+    """A real node exporter of this machine."""
+    server = NodeExporter(tmp_path / "node-exporter")
+    running(server)
+    return server.start()
+
+
+@pytest.fixture
+def run_service(tmp_path: Path, running: Callable[[Server], Server]) -> RunService:
+    """Run `load-watcher serve` as a process; each call another, with its own directory and port, gone with the test."""
+    started = 0
+
+    def run(*arguments: str, wait: bool = True, **options: Any) -> Service:
+        nonlocal started
+        started += 1
+        directory = options.pop("directory", tmp_path / f"service-{started}")
+        service = Service(directory, *arguments, **options)
+        running(service)
+        service.launch()
+        return service.wait_ready() if wait else service
+
+    return run

@@ -1,0 +1,137 @@
+"""A query API of Prometheus over a real socket that says whatever a test wants it to say, however wrong.
+
+For what a real Prometheus cannot be brought to do: half an answer, one byte a second, a login page, a header that is
+off. What a real one does is tested with a real one (tests/real).
+"""
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Self
+from urllib.parse import parse_qsl, urlsplit
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request: its path, its parameters, its headers with names in lower case, its method and its body."""
+
+    path: str
+    parameters: Mapping[str, str]
+    headers: Mapping[str, str]
+    method: str = "GET"
+    body: bytes = b""
+
+    @property
+    def query(self) -> str:
+        return self.parameters.get("query", "")
+
+
+Script = Callable[[socket.socket], None]
+Answer = Callable[[Asked], bytes | Script]
+
+
+def told(body: bytes | str, *, status: int = 200, headers: Mapping[str, str] | None = None) -> bytes:
+    """A whole HTTP answer."""
+    content = body.encode() if isinstance(body, str) else body
+    fields = {"Content-Length": str(len(content)), "Content-Type": "application/json", **(headers or {})}
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n" + "".join(f"{k}: {v}\r\n" for k, v in fields.items())
+    return head.encode() + b"\r\n" + content
+
+
+def result(kind: str, rows: Sequence[Mapping[str, Any]], **more: Any) -> bytes:
+    """The answer to a query that went well."""
+    return told(json.dumps({"status": "success", "data": {"resultType": kind, "result": list(rows)}, **more}))
+
+
+def vector(*labels: Mapping[str, str], **more: Any) -> bytes:
+    """An instant vector with these labels, each value 1."""
+    return result("vector", [{"metric": one, "value": [1.0, "1"]} for one in labels], **more)
+
+
+def matrix(*series: tuple[Mapping[str, str], Sequence[tuple[float, str]]], **more: Any) -> bytes:
+    """Series with (time, value) pairs."""
+    return result(
+        "matrix", [{"metric": one, "values": [list(pair) for pair in pairs]} for one, pairs in series], **more
+    )
+
+
+@dataclass
+class FakePrometheus:
+    """Answers each request with what `answer` returns for it: bytes to send, or a script for the socket."""
+
+    answer: Answer
+    asked: list[Asked] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set when a client has closed or hung up a connection."""
+
+    def __enter__(self) -> Self:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._connections: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Closing alone would not wake the thread in accept.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+        for connection in self._connections:
+            with contextlib.suppress(OSError):  # the client was first
+                connection.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def queries(self) -> list[str]:
+        """What was asked so far."""
+        return [asked.query for asked in self.asked]
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as stream:
+            try:
+                while (asked := _read_request(stream)) is not None:
+                    self.asked.append(asked)
+                    answer = self.answer(asked)
+                    if isinstance(answer, bytes):
+                        connection.sendall(answer)
+                    else:
+                        answer(connection)
+            except OSError:
+                pass  # hung up in the middle
+            self.ended.set()
+
+
+def _read_request(stream: Any) -> Asked | None:
+    first = stream.readline()
+    if not first:
+        return None
+    headers = {}
+    while (line := stream.readline().strip()) != b"":
+        name, _, value = line.decode("latin-1").partition(":")
+        headers[name.strip().lower()] = value.strip()
+    method, address, *_ = first.decode("latin-1").split()
+    target = urlsplit(address)
+    body = stream.read(int(headers.get("content-length", 0)))
+    return Asked(target.path, dict(parse_qsl(target.query)), headers, method, body)
+
+
+def until_hung_up(connection: socket.socket) -> None:
+    """Say nothing more until the client goes."""
+    connection.recv(1)

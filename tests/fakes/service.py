@@ -1,0 +1,224 @@
+"""A service that is whatever a test says, behind the real API on a real socket."""
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from aiohttp import web
+
+from tests.fakes.snapshots import WINDOWS, publish, small_fleet, snapshot_of
+from watcher.api import make_app
+from watcher.api.routing import Route
+from watcher.api.runner import make_runner
+from watcher.api.service import StoredSeries
+from watcher.model import F32, I64, FindingsDocument, Operator, ProviderHealth, Window
+from watcher.providers.base import QueryPlan
+from watcher.publish import Published
+from watcher.telemetry import Telemetry
+
+
+@dataclass
+class Ticks:
+    """Counters of a refresher."""
+
+    ticks: int = 0
+    failed: int = 0
+    skipped: int = 0
+    query_failures: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+@dataclass
+class StoreState:
+    """What a store tells of itself."""
+
+    ok: bool = True
+    size_bytes: int = 4096
+    queued: int = 0
+    dropped: int = 0
+
+
+@dataclass
+class Stored:
+    """A stored series."""
+
+    metric: str
+    operator: Operator
+    window: str
+    time: I64
+    value: F32
+
+
+def stored(values: Mapping[int, float], *, metric: str = "instance:node_cpu:ratio", operator: str = "AVG") -> Stored:
+    """A stored series of the 15-minute window from time -> value."""
+    times = np.array(list(values), dtype=np.int64)
+    return Stored(metric, Operator(operator), "15m", times, np.array(list(values.values()), dtype=np.float32))
+
+
+@dataclass
+class FakeService:
+    """Everything that the API and the telemetry ask a service for. Its clocks stand still until a test moves them."""
+
+    published: Published | None = field(default_factory=lambda: publish(snapshot_of(small_fleet())))
+    provider_health: ProviderHealth = field(default_factory=lambda: ProviderHealth(True, "", 1_699_999_000.0))
+    windows: tuple[Window, ...] = WINDOWS
+    max_staleness: float = 300.0
+    interval: float = 60.0
+    clock: float = 1000.0
+    time: float = 1_700_000_001.0
+    wrong: str = ""
+    detail: dict[str, object] = field(default_factory=lambda: {"store": {"ok": True}})
+    found: FindingsDocument = field(default_factory=lambda: FindingsDocument(1_700_000_001, "enforce", [], []))
+    series: Sequence[StoredSeries] = ()
+    history_error: Exception | None = None
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    stats: Ticks = field(default_factory=Ticks)
+    plans: dict[str, QueryPlan] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    store: StoreState | None = field(default_factory=StoreState)
+
+    def monotonic(self) -> float:
+        return self.clock
+
+    def now(self) -> float:
+        return self.time
+
+    def alive(self) -> str:
+        return self.wrong
+
+    def ready_detail(self) -> dict[str, object]:
+        return self.detail
+
+    def findings_document(self) -> FindingsDocument:
+        return self.found
+
+    async def history(self, **question: Any) -> Sequence[StoredSeries]:
+        self.asked.append(question)
+        if self.history_error is not None:
+            raise self.history_error
+        return self.series
+
+    def finding_counts(self) -> Mapping[str, int]:
+        return self.counts
+
+    def store_status(self) -> StoreState | None:
+        return self.store
+
+
+@dataclass
+class Protection:
+    """Who may use what."""
+
+    token: str | None = None
+    protect_reads: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer as it came over the wire; nothing is decoded, nothing is followed."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as JSON; NaN and Infinity, which Python would let through, are errors."""
+        return json.loads(self.body, parse_constant=_refuse)
+
+    @property
+    def error(self) -> dict[str, str]:
+        """What stands under "error"; the shape is checked."""
+        error = self.json()["error"]
+        assert {"code", "message", "hint"} == set(error)
+        assert all(isinstance(text, str) for text in error.values())
+        return error
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+class Live:
+    """The real application over a fake service, served by a thread of its own on a free port of this machine."""
+
+    def __init__(
+        self,
+        service: FakeService | None = None,
+        *,
+        protection: Protection | None = None,
+        telemetry: Telemetry | None = None,
+        routes: Iterable[Route] = (),
+    ) -> None:
+        self.service = service or FakeService()
+        self.telemetry = telemetry or Telemetry(version="1.2.3")
+        self.telemetry.watch(self.service)
+        self._protection = protection or Protection()
+        self._routes = tuple(routes)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="live", daemon=True)
+        self._started = threading.Event()
+        self.port = 0
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        self._stop = asyncio.Event()
+        app = make_app(
+            self.service, settings=self._protection, telemetry=self.telemetry, version="1.2.3", routes=self._routes
+        )
+        runner = make_runner(app)
+        await runner.setup()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        await web.SockSite(runner, listener).start()
+        self._started.set()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    def __enter__(self) -> "Live":
+        self._thread.start()
+        assert self._started.wait(10), "the application did not start"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+        self._loop.close()
+
+    def ask(
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        headers: Mapping[str, str | bytes] | None = None,
+        body: bytes | None = None,
+    ) -> Answer:
+        """Ask for a path, sent as it stands."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.putrequest(method, path, skip_accept_encoding=True)
+            for name, value in (headers or {}).items():
+                connection.putheader(name, value)
+            if body is not None:
+                connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body)
+            response = connection.getresponse()
+            return Answer(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+
+    def raw(self, sent: bytes) -> bytes:
+        """Send bytes that no HTTP library would send, and read until the server closes; ask for that."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+            connection.sendall(sent)
+            return b"".join(iter(lambda: connection.recv(65536), b""))

@@ -1,0 +1,106 @@
+"""A source in memory: what a provider would answer, told by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, Metric, SeriesBatch
+from watcher.providers.base import Fetch, ProviderError, QueryFailure, QueryPlan
+
+CPU = METRIC_BY_KEY["CPU"]
+MEMORY = METRIC_BY_KEY["Memory"]
+
+Samples = dict[str, dict[str, dict[float, float]]]  # metric name -> node -> time -> value
+
+
+@dataclass
+class MemorySource:
+    """Answers from `samples`; `down` makes it fail as a whole, `failing` single metrics, `hang` never answer."""
+
+    remembers: bool = True
+    source: str = "Memory"
+    samples: Samples = field(default_factory=dict)
+    down: ProviderError | None = None
+    failing: dict[str, ProviderError] = field(default_factory=dict)
+    hang: bool = False
+    clock_offset_s: float | None = None
+    label: str = "node"
+    expressions: dict[str, str] = field(default_factory=dict)
+    asked: list[tuple[float, float, frozenset[str] | None]] = field(default_factory=list)
+
+    def put(
+        self, node: str, times: Iterable[float], value: float | Callable[[float], float], *, metric: Metric = CPU
+    ) -> None:
+        """Samples of one node; `value` may be a function of the time."""
+        points = self.samples.setdefault(metric.name, {}).setdefault(node, {})
+        for time in times:
+            points[float(time)] = float(value(time) if callable(value) else value)
+
+    async def start(self) -> None:
+        """Nothing to take up."""
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+    async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
+        """What `samples` hold between the two."""
+        self.asked.append((since, until, None if only is None else frozenset(only)))
+        await asyncio.sleep(0)
+        if self.hang:
+            await asyncio.Event().wait()
+        if self.down is not None:
+            raise self.down
+        wanted = [name for name in self.samples if only is None or name in only]
+        return Fetch(
+            batches=tuple(self._batch(name, since, until) for name in wanted if name not in self.failing),
+            failures=tuple(QueryFailure(name, self.failing[name]) for name in wanted if name in self.failing),
+            plans={name: self._plan(name) for name in self.samples},
+            clock_offset_s=self.clock_offset_s,
+        )
+
+    def _plan(self, name: str) -> QueryPlan:
+        return QueryPlan(name, self.expressions.get(name, name), "percent", self.label, 0.0, "told by the test")
+
+    def _batch(self, name: str, since: float, until: float) -> SeriesBatch:
+        nodes = tuple(self.samples[name])
+        found = [
+            (row, time, value)
+            for row, node in enumerate(nodes)
+            for time, value in sorted(self.samples[name][node].items())
+            if since <= time <= until
+        ]
+        series, time, value = (np.array(column) for column in zip(*found, strict=True)) if found else ([], [], [])
+        return SeriesBatch(
+            METRIC_BY_NAME[name],
+            nodes,
+            np.array(series, dtype=np.int64),
+            np.array(time, dtype=np.float64),
+            np.array(value, dtype=np.float64),
+        )
+
+
+@dataclass
+class FakeClock:
+    """Both clocks, moved by the test. `step` moves the wall alone, as an administrator or NTP would."""
+
+    wall: float
+    steady: float = 1000.0
+
+    def now(self) -> float:
+        return self.wall
+
+    def monotonic(self) -> float:
+        return self.steady
+
+    def pass_time(self, seconds: float) -> None:
+        """Time goes by."""
+        self.wall += seconds
+        self.steady += seconds
+
+    def step(self, seconds: float) -> None:
+        """The wall clock is set."""
+        self.wall += seconds

@@ -1,0 +1,466 @@
+"""Starting and stopping real components: Prometheus, node exporter, and the programs beside them.
+
+`scripts/real-parts` brings the programs. Where one is missing the test that needs it is skipped with the reason, or
+fails under LOAD_WATCHER_REQUIRE_REAL=1. A Prometheus is ready in 50 ms and gone in 5, so a test can have its own.
+"""
+
+import json
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import requests
+
+from tests.real import remote_write
+from tests.real.remote_write import Series
+from tests.waiting import wait_for
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+UNPACKED = Path(os.environ.get("LOAD_WATCHER_REAL_PARTS") or REPOSITORY / ".real-parts").resolve()
+
+# Each program: the variable that overrides where it is, and the names it goes by (Debian's, then upstream's).
+PROGRAMS = {
+    "prometheus": ("PROMETHEUS_BIN", ("prometheus",)),
+    "promtool": ("PROMTOOL_BIN", ("promtool",)),
+    "node_exporter": ("NODE_EXPORTER_BIN", ("prometheus-node-exporter", "node_exporter")),
+    "influxd": ("INFLUXD_BIN", ("influxd",)),
+    "wrk": ("WRK_BIN", ("wrk",)),
+}
+
+# Below the range that the kernel hands out to outgoing connections, so that no client of ours takes the port between
+# our finding it free and the server's binding it.
+PORTS = range(20_000, 32_000)
+
+READY_SECONDS = 20.0
+STOP_SECONDS = 10.0
+
+
+def find_program(program: str) -> Path:
+    """The path of a program of PROGRAMS; without it the test is skipped, or fails where real parts are required."""
+    variable, names = PROGRAMS[program]
+    if named := os.environ.get(variable):
+        return Path(named)
+    for name in names:
+        if (unpacked := UNPACKED / "usr" / "bin" / name).exists():
+            return unpacked
+        if on_path := shutil.which(name):
+            return Path(on_path)
+    reason = f"{program} is neither in {UNPACKED} nor on PATH nor named by {variable}: run make real-parts"
+    if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def find_node_package(package: str) -> Path:
+    """The directory of a package of npm, which node can load; without it, or node, the test is skipped or fails."""
+    directory = UNPACKED / "npm" / "node_modules" / package
+    if directory.exists() and shutil.which("node"):
+        return directory
+    reason = f"{package} is not in {UNPACKED}, or node is not on PATH: run make real-parts"
+    if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def program_environment() -> dict[str, str]:
+    """The environment in which unpacked programs find the libraries unpacked beside them (wrk needs LuaJIT's)."""
+    libraries = [str(path) for path in sorted((UNPACKED / "usr" / "lib").glob("*-linux-gnu*"))]
+    inherited = [value] if (value := os.environ.get("LD_LIBRARY_PATH")) else []
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries + inherited)}
+
+
+def run_program(program: str, *arguments: str | Path, timeout: float = 60.0) -> "subprocess.CompletedProcess[str]":
+    """Run a program of PROGRAMS to its end and return its outcome, output and errors together in `stdout`."""
+    return subprocess.run(
+        [find_program(program), *arguments],
+        env=program_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nobody listens on."""
+    # Not the module's own generator: hypothesis seeds that one, and two workers would draw the same ports.
+    for port in random.SystemRandom().sample(PORTS, k=200):
+        with socket.socket() as candidate:
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                candidate.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError(f"no free port among 200 of {PORTS.start}..{PORTS.stop}")
+
+
+class Server:
+    """A server process with a log file, which can be stopped, killed, frozen and thawed.
+
+    A subclass says by what command it runs and how one sees that it is ready. Use it as a context manager, or call
+    `stop()`: a server left running outlives the test run.
+    """
+
+    name = "server"
+
+    def __init__(self, directory: Path, *, port: int | None = None) -> None:
+        self.directory = directory
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.port = free_port() if port is None else port
+        self.process: subprocess.Popen[bytes] | None = None
+        self.session = requests.Session()
+        # No proxies and no ~/.netrc of whoever runs the tests.
+        self.session.trust_env = False
+        self._log_path = directory / f"{self.name}.log"
+
+    def command(self) -> Sequence[str | Path]:
+        """The command line; `self.port` is the port to listen on."""
+        raise NotImplementedError
+
+    def environment(self) -> Mapping[str, str]:
+        """The environment of the process."""
+        return program_environment()
+
+    def is_ready(self) -> bool:
+        """Whether it answers; a connection error counts as no."""
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without a slash at the end."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id, of the last process if it is not running."""
+        assert self.process is not None, f"{self.name} was never started"
+        return self.process.pid
+
+    def is_running(self) -> bool:
+        """Whether the process is there, ready or not."""
+        return self.process is not None and self.process.poll() is None
+
+    def launch(self) -> None:
+        """Start the process and return at once."""
+        with self._log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(part) for part in self.command()],
+                cwd=self.directory,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def start(self) -> Self:
+        """Start the process and wait until it is ready; if that fails, nothing is left running."""
+        self.launch()
+        try:
+            return self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def wait_ready(self, timeout: float = READY_SECONDS) -> Self:
+        """Wait until it answers; the test fails, with the end of the log, if it exits or does not answer in time."""
+
+        def ready() -> bool:
+            if not self.is_running():
+                code = self.process.returncode if self.process else None
+                pytest.fail(f"{self.name} ended with code {code}:\n{self.log()[-4000:]}")
+            return self.is_ready()
+
+        wait_for(ready, what=f"{self.name} at {self.url}", timeout=timeout, ignoring=(requests.RequestException,))
+        return self
+
+    def log(self) -> str:
+        """What it has printed so far."""
+        return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
+
+    def stop(self, timeout: float = STOP_SECONDS) -> int:
+        """End it with SIGTERM and return its exit code; the test fails if it takes longer than `timeout` seconds."""
+        # Idle connections; the session itself can be used again.
+        self.session.close()
+        if self.process is None:
+            return 0
+        if self.is_running():
+            self.resume()
+            self.process.terminate()
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            pytest.fail(f"{self.name} did not end within {timeout:g} s of SIGTERM:\n{self.log()[-4000:]}")
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a crash would."""
+        self.session.close()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def restart(self) -> Self:
+        """Start it again on the same port and data, after ending it with SIGTERM if it still runs."""
+        self.stop()
+        return self.start()
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP): connections are accepted by the kernel and never answered, as from a hung server.
+
+        Waits until all its threads stand still: on a busy machine one of them may answer yet another question.
+        """
+        os.kill(self.pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.pid}/task")
+        wait_for(
+            lambda: all(" T " in (task / "stat").read_text() for task in tasks.iterdir()),
+            what=f"{self.name} to stand still",
+        )
+
+    def resume(self) -> None:
+        """Thaw it (SIGCONT)."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def cpu_seconds(self) -> float:
+        """CPU time the process has used, user and system."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def __enter__(self) -> Self:
+        return self if self.is_running() else self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+
+class Prometheus(Server):
+    """A real Prometheus with its data under `directory`, on a free port of 127.0.0.1 that stays its own.
+
+    `config` is the configuration, as a dict or as YAML; by default it scrapes nothing, and tests `write` what they
+    need. `tls` gives it a certificate of a CA made here (`ca_file`), `client_certificates` makes it demand one of the
+    same CA (`client_cert`, `client_key`), `basic_auth` is a user and a password. `flags` are added to the command line.
+    """
+
+    name = "prometheus"
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        config: Mapping[str, Any] | str | None = None,
+        remote_write: bool = True,
+        tls: bool = False,
+        client_certificates: bool = False,
+        basic_auth: tuple[str, str] | None = None,
+        flags: Sequence[str] = (),
+        port: int | None = None,
+    ) -> None:
+        super().__init__(directory, port=port)
+        self.tls = tls or client_certificates
+        self.basic_auth = basic_auth
+        self.ca_file = directory / "ca.pem"
+        self.client_cert = directory / "client.pem"
+        self.client_key = directory / "client.key"
+        self._program = find_program("prometheus")
+        self._flags = list(flags)
+        if remote_write:
+            self._flags.append("--web.enable-remote-write-receiver")
+        # Every JSON document is YAML too.
+        text = config if isinstance(config, str) else json.dumps(config or {"scrape_configs": []})
+        (directory / "prometheus.yml").write_text(text)
+        web: dict[str, Any] = {}
+        if self.tls:
+            make_certificates(directory)
+            web["tls_server_config"] = {"cert_file": "server.pem", "key_file": "server.key"}
+        if client_certificates:
+            web["tls_server_config"] |= {
+                "client_ca_file": "ca.pem",
+                "client_auth_type": "RequireAndVerifyClientCert",
+            }
+        if basic_auth is not None:
+            web["basic_auth_users"] = {basic_auth[0]: hash_password(basic_auth[1])}
+        if web:
+            (directory / "web.yml").write_text(json.dumps(web))
+            self._flags.append(f"--web.config.file={directory / 'web.yml'}")
+        self.session.auth = basic_auth
+        if self.tls:
+            self.session.verify = str(self.ca_file)
+        if client_certificates:
+            self.session.cert = (str(self.client_cert), str(self.client_key))
+
+    def command(self) -> Sequence[str | Path]:
+        return [
+            self._program,
+            f"--config.file={self.directory / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self.directory / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+            "--log.level=warn",
+            *self._flags,
+        ]
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+
+    def is_ready(self) -> bool:
+        return self.session.get(f"{self.url}/-/ready", timeout=5).ok
+
+    def write(self, series: Iterable[Series | tuple[Mapping[str, str], Any, Any]]) -> None:
+        """Store series by remote write: (labels, times in unix seconds, values) each.
+
+        Prometheus refuses samples that are older than a series' newest, and more than an hour older than anyone's:
+        write a whole history once, then only what follows it, and nothing from the future.
+        """
+        for body in remote_write.requests([Series(*one) for one in series]):
+            answer = self.session.post(
+                f"{self.url}/api/v1/write", data=body, headers=remote_write.HEADERS, timeout=READY_SECONDS
+            )
+            assert answer.status_code == 204, f"remote write: {answer.status_code} {answer.text}"
+
+    def query(self, expression: str, *, time: float | None = None) -> list[dict[str, Any]]:
+        """The rows of an instant query, as they stand under `data.result`."""
+        parameters = {"query": expression} if time is None else {"query": expression, "time": f"{time:.3f}"}
+        answer = self.session.get(f"{self.url}/api/v1/query", params=parameters, timeout=READY_SECONDS)
+        assert answer.status_code == 200, f"{expression}: {answer.status_code} {answer.text}"
+        rows: list[dict[str, Any]] = answer.json()["data"]["result"]
+        return rows
+
+
+class NodeExporter(Server):
+    """A real node exporter, which reports this machine on a free port of 127.0.0.1."""
+
+    name = "node_exporter"
+
+    def __init__(self, directory: Path, *, flags: Sequence[str] = (), port: int | None = None) -> None:
+        super().__init__(directory, port=port)
+        self._program = find_program("node_exporter")
+        self._flags = list(flags)
+
+    def command(self) -> Sequence[str | Path]:
+        return [self._program, f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn", *self._flags]
+
+    def is_ready(self) -> bool:
+        return self.session.get(f"{self.url}/", timeout=5).ok
+
+
+class InfluxDB(Server):
+    """A real InfluxDB 1.x with its data under `directory`, on a free port of 127.0.0.1 that stays its own.
+
+    It starts empty but for `database`. `auth` is the user and password of its administrator, without whom it then says
+    nothing; `tls` gives it a certificate of a CA made here (`ca_file`).
+    """
+
+    name = "influxdb"
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        database: str = "telegraf",
+        auth: tuple[str, str] | None = None,
+        tls: bool = False,
+        port: int | None = None,
+    ) -> None:
+        super().__init__(directory, port=port)
+        self.database, self.auth, self.tls = database, auth, tls
+        self.ca_file = directory / "ca.pem"
+        self._program = find_program("influxd")
+        if tls:
+            make_certificates(directory)
+            self.session.verify = str(self.ca_file)
+        (directory / "influxd.conf").write_text(self._config())
+        self.session.auth = auth
+
+    def _config(self) -> str:
+        """TOML. Its other port, for backups, cannot be left out."""
+        protected, encrypted = ("true" if on else "false" for on in (self.auth is not None, self.tls))
+        return f"""
+            reporting-disabled = true
+            bind-address = "127.0.0.1:{free_port()}"
+            [meta]
+            dir = "{self.directory}/meta"
+            [data]
+            dir = "{self.directory}/data"
+            wal-dir = "{self.directory}/wal"
+            index-version = "tsi1"
+            [monitor]
+            store-enabled = false
+            [http]
+            bind-address = "127.0.0.1:{self.port}"
+            log-enabled = false
+            auth-enabled = {protected}
+            https-enabled = {encrypted}
+            https-certificate = "{self.directory}/server.pem"
+            https-private-key = "{self.directory}/server.key"
+        """
+
+    def command(self) -> Sequence[str | Path]:
+        return [self._program, "-config", self.directory / "influxd.conf"]
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+
+    def is_ready(self) -> bool:
+        return self.session.get(f"{self.url}/ping", timeout=5).status_code == 204
+
+    def start(self) -> Self:
+        """Start it, with its administrator and its database."""
+        super().start()
+        if self.auth is not None:
+            user, password = self.auth
+            self.query(f"CREATE USER \"{user}\" WITH PASSWORD '{password}' WITH ALL PRIVILEGES")
+        self.query(f'CREATE DATABASE "{self.database}"')
+        return self
+
+    def query(self, statement: str) -> list[dict[str, Any]]:
+        """The series that a statement of InfluxQL gives, none if it is a command; times in unix milliseconds."""
+        form = {"q": statement, "db": self.database, "epoch": "ms"}
+        answer = self.session.post(f"{self.url}/query", data=form, timeout=READY_SECONDS)
+        assert answer.status_code == 200, f"{statement}: {answer.status_code} {answer.text}"
+        (result,) = answer.json()["results"]
+        assert "error" not in result, f"{statement}: {result['error']}"
+        series: list[dict[str, Any]] = result.get("series", [])
+        return series
+
+    def write(self, lines: Iterable[str]) -> None:
+        """Store points in line protocol, their times in unix milliseconds."""
+        query = {"db": self.database, "precision": "ms"}
+        body = "\n".join(lines).encode()
+        answer = self.session.post(f"{self.url}/write", params=query, data=body, timeout=READY_SECONDS)
+        assert answer.status_code == 204, f"write: {answer.status_code} {answer.text}"
+
+
+def make_certificates(directory: Path) -> None:
+    """ca.pem, server.pem with server.key for this machine's own address, and client.pem with client.key."""
+    # Imported here: this takes longer than starting a server, and few tests want TLS.
+    import trustme
+
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    server = authority.issue_cert("localhost", "127.0.0.1")
+    server.cert_chain_pems[0].write_to_path(directory / "server.pem")
+    server.private_key_pem.write_to_path(directory / "server.key")
+    client = authority.issue_cert("load-watcher@example.org")
+    client.cert_chain_pems[0].write_to_path(directory / "client.pem")
+    client.private_key_pem.write_to_path(directory / "client.key")
+
+
+def hash_password(password: str) -> str:
+    """A bcrypt hash of the lowest cost: a test's password needs no protection, and each request checks it anew."""
+    import bcrypt
+
+    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(rounds=4)).decode()
+
+
+def new_secret() -> str:
+    """A password or token that stands nowhere else, so that finding it in a log or an answer proves a leak."""
+    return secrets.token_urlsafe(24)

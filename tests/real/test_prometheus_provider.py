@@ -1,0 +1,555 @@
+"""The Prometheus provider against a real Prometheus: every way to get a metric, every way to name a node, and the ways
+in which a real server refuses, hangs and dies."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import StartPrometheus
+from tests.real.fleet import (
+    Fleet,
+    Labels,
+    by_instance,
+    by_node_label,
+    make_fleet,
+    node_exporter_series,
+    recording_rule_series,
+)
+from tests.real.parts import REPOSITORY, Prometheus, new_secret
+from tests.real.remote_write import Series
+from tests.waiting import eventually
+from watcher.model import METRIC_BY_KEY, SeriesBatch
+from watcher.providers.base import Fetch, ProviderError, ProviderRefused, ProviderUnreachable
+from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider, QueryConfig
+from watcher.providers.prometheus_plans import CANDIDATES
+
+pytestmark = pytest.mark.real
+
+STEP = 15.0
+
+
+def run(config: PrometheusConfig, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
+    """Let `work` use a provider, which is closed afterwards."""
+
+    async def inside() -> Any:
+        provider = PrometheusProvider(config)
+        await provider.start()
+        try:
+            async with asyncio.timeout(60):
+                return await work(provider)
+        finally:
+            await provider.close()
+
+    return asyncio.run(inside())
+
+
+def fetch(server: Prometheus, *, until: float, span: float = 180.0, **settings: Any) -> Fetch:
+    """One fetch."""
+    config = PrometheusConfig(**{"address": server.url, "backoff": (0.05,), **settings})
+    got: Fetch = run(config, lambda provider: provider.fetch(until - span, until))
+    return got
+
+
+def failure(server: Prometheus, **settings: Any) -> ProviderError:
+    """The error of a fetch that fails as a whole."""
+    with pytest.raises(ProviderError) as caught:
+        fetch(server, until=time.time(), metrics=("CPU",), **settings)
+    return caught.value
+
+
+def fleet_until_now(nodes: int = 3, *, seed: int = 1) -> Fleet:
+    """Sixteen minutes of load that end 7 s ago, so that no sample is on an edge of a range."""
+    end = time.time() - 7.0
+    return make_fleet(nodes, start=end - 960, end=end, step=STEP, seed=seed)
+
+
+def samples(batch: SeriesBatch) -> dict[str, dict[float, float]]:
+    """node -> time -> value, the maximum where a node has several series."""
+    found: dict[str, dict[float, float]] = {node: {} for node in batch.nodes}
+    for series, at, value in zip(batch.series, batch.time, batch.value, strict=True):
+        of_node = found[batch.nodes[series]]
+        of_node[float(at)] = max(float(value), of_node.get(float(at), -np.inf))
+    return found
+
+
+def by_key(got: Fetch) -> dict[str, SeriesBatch]:
+    return {batch.metric.key: batch for batch in got.batches}
+
+
+# --- every way to get a metric ---------------------------------------------------------------------------------------
+
+
+def test_recording_rules_bring_their_own_samples(prometheus: Prometheus):
+    """True times to the millisecond, values as they are stored, each device of a node by itself."""
+    fleet = fleet_until_now()
+    prometheus.write(recording_rule_series(fleet, labels=by_node_label))
+    until = float(fleet.times[-1]) + 5.0
+    got = fetch(prometheus, until=until)
+
+    batches = by_key(got)
+    assert 7 == len(batches)
+    assert () == got.failures == got.findings
+    inside = fleet.times >= until - 180.0
+    for key, values, factor in [
+        ("CPU", fleet.cpu, 100.0),
+        ("Memory", fleet.memory, 100.0),
+        ("NetworkReceive", fleet.receive, 1.0),
+    ]:
+        for row, node in enumerate(fleet.nodes):
+            one = samples(batches[key])[node]
+            assert np.allclose(fleet.times[inside], sorted(one), atol=1e-3, rtol=0)
+            assert np.allclose(values[row, inside] * factor, [one[at] for at in sorted(one)], rtol=1e-12)
+    assert 2 * len(fleet.nodes) == len(batches["Storage"].nodes)
+    assert {"node"} == {plan.node_label for plan in got.plans.values()}
+    assert got.clock_offset_s == 0.0
+
+
+def test_raw_series_bring_what_the_rules_would(prometheus: Prometheus):
+    """The CPU averaged over five minutes, memory as it is, traffic without the loopback, the busiest disk."""
+    fleet = fleet_until_now()
+    prometheus.write(node_exporter_series(fleet, labels=by_node_label))
+    got = fetch(prometheus, until=float(fleet.times[-1]) + 7.0)
+
+    batches = by_key(got)
+    assert 7 == len(batches)
+    assert () == got.failures == got.findings
+
+    def smoothed(values: np.ndarray, seconds: float, at: float) -> float:
+        window = (fleet.times > at - seconds) & (fleet.times <= at)
+        return float(values[window][1:].mean())
+
+    for row, node in enumerate(fleet.nodes):
+        for key, values, seconds, factor in [
+            ("CPU", fleet.cpu[row], 300.0, 100.0),
+            ("NetworkReceive", fleet.receive[row], 180.0, 1.0),
+            ("NetworkTransmit", fleet.transmit[row], 180.0, 1.0),
+            ("NetworkReceiveDrop", fleet.receive_drop[row], 300.0, 1.0),
+        ]:
+            for at, value in samples(batches[key])[node].items():
+                assert value == pytest.approx(factor * smoothed(values, seconds, at), rel=0.03, abs=0.03), (key, at)
+        for at, value in samples(batches["Memory"])[node].items():
+            latest = fleet.memory[row][fleet.times <= at][-1]
+            assert value == pytest.approx(100.0 * latest, abs=1e-6)
+        for at, value in samples(batches["Storage"])[node].items():
+            busiest = max(smoothed(disk, 300.0, at) for disk in fleet.disk[row])
+            assert value == pytest.approx(100.0 * busiest, rel=0.03)
+    assert all(at % STEP == 0 for at in batches["CPU"].time)
+    assert 300.0 == got.plans["instance:node_cpu:ratio"].smoothing_s
+
+
+def raw_series_of(key: str, number: int, times: np.ndarray) -> Iterable[Series]:
+    """Series for one candidate alone, so that its metric is 25 of its unit on node a and 50 on node b (bandwidth and
+    drops: a second; energy: watts)."""
+    candidate = CANDIDATES[key][number]
+    elapsed = times - times[0]
+    for node, level in (("a", 25.0), ("b", 50.0)):
+        own = {"node": node, "instance": f"{node}:9100"}
+        plain = "<label>" not in candidate.expression
+        if plain:
+            scale = {"ratio": 0.01, "microwatts": 1e6}.get(candidate.unit, 1.0)
+            yield Series({"__name__": candidate.expression, **own}, times, np.full_like(times, level * scale))
+        elif key == "Memory":
+            yield Series({"__name__": "node_memory_MemTotal_bytes", **own}, times, np.full_like(times, 1000.0))
+            # An old kernel: no MemAvailable.
+            for part, share in {"Buffers": 0.1, "Cached": 0.4, "MemFree": 0.3, "Slab": 0.2}.items():
+                free = np.full_like(times, share * 10.0 * (100.0 - level))
+                yield Series({"__name__": f"node_memory_{part}_bytes", **own}, times, free)
+        elif key == "CPU":
+            for cpu, idle in (("0", 0.5), ("1", 1.5)):  # not equally busy: the mean counts
+                name = {"__name__": "node_cpu_seconds_total", **own, "cpu": cpu}
+                share = idle * (1.0 - level / 100.0)
+                yield Series({**name, "mode": "idle"}, times, elapsed * share * 0.7)
+                yield Series({**name, "mode": "iowait"}, times, elapsed * share * 0.2)
+                yield Series({**name, "mode": "steal"}, times, elapsed * share * 0.1)
+                yield Series({**name, "mode": "user"}, times, elapsed * (1.0 - share))
+        else:
+            counter = {"__name__": candidate.raw.partition("{")[0], **own}
+            scale = 0.01 if candidate.unit == "ratio" else 1.0
+            yield Series({**counter, "device": "x1"}, times, elapsed * level * scale)
+            if "net" in candidate.raw:
+                yield Series({**counter, "device": "lo"}, times, elapsed * 1e6)
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [pytest.param(key, number, id=f"{key}-{number}") for key in CANDIDATES for number in range(len(CANDIDATES[key]))],
+)
+def test_every_candidate_is_found_and_understood(start_prometheus: StartPrometheus, key: str, number: int):
+    """Alone in a Prometheus, it is the one that is used, and brings the metric in its unit."""
+    end = time.time() - 7.0
+    times = end - STEP * np.arange(64, -1, -1)
+    server = start_prometheus()
+    server.write(raw_series_of(key, number, times))
+    got = fetch(server, until=end + 7.0, metrics=(key,))
+
+    metric = METRIC_BY_KEY[key]
+    (batch,) = got.batches
+    plan = got.plans[metric.name]
+    assert CANDIDATES[key][number].expression.replace("<label>", "node") == plan.expression
+    assert {"a", "b"} == set(batch.nodes)
+    for node, level in (("a", 25.0), ("b", 50.0)):
+        found = samples(batch)[node]
+        assert 11 <= len(found) <= 13
+        assert np.allclose(level, list(found.values()))
+
+
+def test_what_comes_first_is_taken(prometheus: Prometheus):
+    """Rules before raw series, and the reason says what was found."""
+    fleet = fleet_until_now()
+    prometheus.write(recording_rule_series(fleet))
+    prometheus.write(node_exporter_series(fleet))
+    got = fetch(prometheus, until=time.time())
+
+    assert {"recording rule", "recording rule of the mixin"} == {plan.reason for plan in got.plans.values()}
+
+
+def test_several_devices_of_a_gpu_stay_apart(prometheus: Prometheus):
+    """Their mean is the reader's rule."""
+    now = time.time()
+    prometheus.write(
+        Series({"__name__": "DCGM_FI_DEV_GPU_UTIL", "node": "a", "gpu": str(gpu)}, [now - 10], [float(20 * gpu)])
+        for gpu in range(4)
+    )
+    got = fetch(prometheus, until=now, metrics=("GPU",))
+
+    (batch,) = got.batches
+    assert ("a",) * 4 == batch.nodes
+    assert [0.0, 20.0, 40.0, 60.0] == sorted(batch.value)
+
+
+def test_an_overlapping_fetch_brings_the_same_samples_again(prometheus: Prometheus):
+    """Times and values, from rules and from expressions: slots are rewritten with what they were."""
+    fleet = fleet_until_now()
+    prometheus.write(node_exporter_series(fleet, labels=by_node_label))
+    prometheus.write(recording_rule_series(fleet, labels=by_node_label)[: 1 * len(fleet.nodes)])
+    until = float(fleet.times[-1])
+
+    async def work(provider: PrometheusProvider) -> tuple[Fetch, Fetch]:
+        return await provider.fetch(until - 300, until - 60), await provider.fetch(until - 180, until)
+
+    first, second = run(PrometheusConfig(address=prometheus.url), work)
+    for before, after in zip(first.batches, second.batches, strict=True):
+        for node, earlier in samples(before).items():
+            later = samples(after)[node]
+            common = {at for at in earlier if at >= until - 180}
+            # 3.x leaves out the left edge of a range.
+            assert len(common - later.keys()) <= 1
+            assert len(common) >= 7
+            assert all(earlier[at] == later[at] for at in common & later.keys())
+
+
+# --- every way to name a node ----------------------------------------------------------------------------------------
+
+
+def relabelled(**changes: str) -> Labels:
+    """`#` stands for the node's name, `@` for its address."""
+
+    def labels(node: str) -> Mapping[str, str]:
+        address = by_node_label(node)["instance"]
+        return {name: text.replace("#", node).replace("@", address) for name, text in changes.items()}
+
+    return labels
+
+
+JOINED = "nodename (of node_uname_info, by instance)"
+
+
+@pytest.mark.parametrize(
+    ("labels", "uname", "shown"),
+    [
+        pytest.param(relabelled(instance="@", node="#"), True, "node", id="node"),
+        pytest.param(relabelled(instance="@", kubernetes_node="#"), True, "kubernetes_node", id="kubernetes_node"),
+        pytest.param(relabelled(instance="@"), True, JOINED, id="nodename"),
+        pytest.param(relabelled(instance="@", node="the-prometheus"), True, JOINED, id="one node for all"),
+        pytest.param(relabelled(instance="#:9100"), False, "instance without its port", id="instance with a port"),
+        pytest.param(by_instance, False, "instance without its port", id="instance"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["rules", "raw"])
+def test_nodes_are_named(prometheus: Prometheus, labels: Labels, uname: bool, shown: str, kind: str):
+    """By the first label that tells them apart, whatever the series are."""
+    fleet = fleet_until_now(4)
+    raw = node_exporter_series(fleet, labels=labels, uname=uname)
+    rules = recording_rule_series(fleet, labels=labels)
+    prometheus.write(raw if kind == "raw" else [*rules, *(one for one in raw if "uname" in one.labels["__name__"])])
+    got = fetch(prometheus, until=time.time())
+
+    assert {shown} == {plan.node_label for plan in got.plans.values()}
+    assert 7 == len(got.batches)
+    assert all(set(fleet.nodes) == set(batch.nodes) for batch in got.batches)
+    assert () == got.findings
+
+
+def test_a_rule_that_keeps_only_the_instance_agrees_with_raw_series(prometheus: Prometheus):
+    """kube-prometheus' network rules do; the same node must not appear under two names."""
+    fleet = fleet_until_now()
+    raw = node_exporter_series(fleet, labels=by_node_label, uname=True)
+    # The host's own name is not the node's.
+    renamed = [
+        one._replace(labels={**one.labels, "nodename": "ip-" + one.labels["nodename"]})
+        if "nodename" in one.labels
+        else one
+        for one in raw
+    ]
+    prometheus.write(renamed)
+    rules = recording_rule_series(fleet, labels=lambda node: {"instance": by_node_label(node)["instance"]})
+    prometheus.write(one for one in rules if "network_receive_bytes" in one.labels["__name__"])
+    got = fetch(prometheus, until=time.time())
+
+    assert (
+        "node (of node_uname_info, by instance)" == got.plans["instance:node_network_receive_bytes:rate:sum"].node_label
+    )
+    assert all(set(fleet.nodes) == set(batch.nodes) for batch in got.batches)
+
+
+# --- a dead exporter -------------------------------------------------------------------------------------------------
+
+
+def write_one_dead(server: Prometheus, *, silent_s: float) -> tuple[Fleet, float]:
+    """A fleet whose first node stopped so many seconds ago, and the time of that node's last sample."""
+    fleet = fleet_until_now()
+    last = float(fleet.times[-1]) - silent_s
+    dead = fleet.nodes[0]
+    for series in node_exporter_series(fleet, labels=by_node_label):
+        times, values = np.asarray(series.times), np.asarray(series.values)
+        keep = times <= last if series.labels["node"] == dead else np.ones(len(times), dtype=bool)
+        server.write([Series(series.labels, times[keep], values[keep])])
+    return fleet, float(fleet.times[fleet.times <= last][-1])
+
+
+def test_a_dead_exporter_does_not_look_alive(prometheus: Prometheus):
+    """No sample of its node is younger than its last one and two scrape intervals, of no metric; the others go on."""
+    fleet, last = write_one_dead(prometheus, silent_s=120.0)
+    got = fetch(prometheus, until=time.time(), span=240.0)
+
+    assert 7 == len(got.batches)
+    for batch in got.batches:
+        newest = {node: max(found) for node, found in samples(batch).items()}
+        assert last - STEP < newest[fleet.nodes[0]] <= last + 2 * STEP, batch.metric.key
+        assert all(newest[node] >= fleet.times[-1] - STEP for node in fleet.nodes[1:]), batch.metric.key
+
+
+def test_without_a_guard_it_would(prometheus: Prometheus):
+    """What the guard is there for; a configured expression has it if it names one."""
+    fleet, last = write_one_dead(prometheus, silent_s=120.0)
+    expression = '1 - avg by (node) (rate(node_cpu_seconds_total{mode="idle"}[5m]))'
+    ages = []
+    for guard in (None, 'node_cpu_seconds_total{mode="idle",cpu="0"}'):
+        got = fetch(prometheus, until=time.time(), queries={"CPU": QueryConfig(expression, "ratio", guard=guard)})
+        ages.append(max(samples(by_key(got)["CPU"])[fleet.nodes[0]]) - last)
+
+    assert ages[0] > 60.0
+    assert ages[1] <= 2 * STEP
+
+
+# --- who may ask -----------------------------------------------------------------------------------------------------
+
+
+def test_tls_with_basic_authentication(start_prometheus: StartPrometheus, tmp_path: Path):
+    """With the authority and a password file; without either a refusal that names the setting."""
+    password = new_secret()
+    server = start_prometheus(tls=True, basic_auth=("me", password))
+    server.write(recording_rule_series(fleet_until_now()))
+    file = tmp_path / "password"
+    file.write_text(password)
+    good: dict[str, Any] = {"ca_file": str(server.ca_file), "username": "me", "password_file": str(file)}
+
+    assert 7 == len(fetch(server, until=time.time(), **good).batches)
+
+    untrusted = failure(server, **{**good, "ca_file": ""})
+    anonymous = failure(server, ca_file=str(server.ca_file))
+    wrong = failure(server, **{**good, "password_file": "", "password": new_secret()})
+    plain = failure(server, **{**good, "address": server.url.replace("https", "http")})
+    for error, part, setting in [
+        (untrusted, "certificate is not trusted", "provider.ca_file"),
+        (anonymous, "401", "Set provider.token"),
+        (wrong, "401", "does not accept"),
+        (plain, "TLS", "https://"),
+    ]:
+        assert isinstance(error, ProviderRefused)
+        assert part in str(error)
+        assert setting in error.hint
+        assert password not in str(error)
+
+
+def test_an_authority_that_is_none_is_named(start_prometheus: StartPrometheus, tmp_path: Path):
+    """A file that is not there, or is no certificate."""
+    server = start_prometheus(tls=True)
+    junk = tmp_path / "junk.pem"
+    junk.write_text("not a certificate")
+
+    for file in (tmp_path / "absent.pem", junk):
+        error = failure(server, ca_file=str(file))
+        assert isinstance(error, ProviderRefused)
+        assert "provider.ca_file" in error.hint
+
+
+def test_only_who_says_insecure_gets_it(start_prometheus: StartPrometheus):
+    """Any certificate will do then, and no library warns on every request (warnings are errors here)."""
+    server = start_prometheus(tls=True)
+    server.write(recording_rule_series(fleet_until_now()))
+
+    assert 7 == len(fetch(server, until=time.time(), insecure_skip_verify=True).batches)
+
+
+def test_a_client_certificate(start_prometheus: StartPrometheus):
+    """Without one, or with one and no key, a refusal that names the setting."""
+    server = start_prometheus(client_certificates=True)
+    server.write(recording_rule_series(fleet_until_now()))
+    authority: dict[str, Any] = {"ca_file": str(server.ca_file)}
+    own: dict[str, Any] = {**authority, "client_cert": str(server.client_cert), "client_key": str(server.client_key)}
+
+    assert 7 == len(fetch(server, until=time.time(), **own).batches)
+
+    anonymous = failure(server, **authority)
+    # Unless the server's reset of the connection overtakes its reason.
+    assert "ended the TLS handshake" in str(anonymous) or isinstance(anonymous, ProviderUnreachable)
+    keyless = failure(server, **{**authority, "client_cert": str(server.client_cert)})
+    assert isinstance(keyless, ProviderRefused)
+    for error in (anonymous, keyless):
+        assert "client_cert" in error.hint
+
+
+# --- a server in trouble ---------------------------------------------------------------------------------------------
+
+
+def test_a_query_that_it_will_not_run_is_refused(start_prometheus: StartPrometheus):
+    """Its limits and its grammar: a retry would not help."""
+    server = start_prometheus(flags=["--query.max-samples=10"])
+    server.write(recording_rule_series(fleet_until_now()))
+
+    assert isinstance(failure(server), ProviderRefused)
+    bad = failure(server, queries={"CPU": QueryConfig("sum(", "ratio")})
+    assert isinstance(bad, ProviderRefused)
+    assert "parse error" in str(bad)
+    assert "provider.queries" in bad.hint
+
+
+def test_a_query_that_takes_it_too_long_may_pass(start_prometheus: StartPrometheus):
+    """2.42 says 422 for that, 3.5 says 503; both are worth a retry."""
+    server = start_prometheus(flags=["--query.timeout=1ms"])
+    fleet = fleet_until_now(300)
+    server.write(node_exporter_series(fleet))
+
+    assert isinstance(failure(server), ProviderUnreachable)
+
+
+def test_it_hangs_and_goes_on(prometheus: Prometheus):
+    """A stopped process accepts connections and says nothing: unreachable within the timeout, and back at once."""
+    prometheus.write(recording_rule_series(fleet_until_now()))
+
+    async def work(provider: PrometheusProvider) -> None:
+        now = time.time()
+        assert 7 == len((await provider.fetch(now - 180, now)).batches)
+        prometheus.pause()
+        with pytest.raises(ProviderUnreachable, match="in time"):
+            await provider.fetch(now - 180, now)
+        prometheus.resume()
+        assert 7 == len((await provider.fetch(now - 180, now)).batches)
+
+    run(PrometheusConfig(address=prometheus.url, timeout=0.5, backoff=()), work)
+
+
+def test_a_metric_that_was_never_there_does_not_hide_that_all_is_gone(prometheus: Prometheus):
+    """With the two rules of a small set-up only, the first fetch that nobody answers says so."""
+    series = recording_rule_series(fleet_until_now())
+    prometheus.write([one for one in series if one[0]["__name__"] == "instance:node_cpu:ratio"])
+
+    async def work(provider: PrometheusProvider) -> None:
+        now = time.time()
+        assert 1 == len((await provider.fetch(now - 180, now)).batches)
+        prometheus.kill()
+        with pytest.raises(ProviderUnreachable, match="Connection refused"):
+            await provider.fetch(now - 180, now)
+
+    run(PrometheusConfig(address=prometheus.url, backoff=()), work)
+
+
+def test_it_dies_and_comes_back(prometheus: Prometheus):
+    """Killed between two fetches: unreachable, then what it had stored."""
+    prometheus.write(recording_rule_series(fleet_until_now()))
+
+    async def work(provider: PrometheusProvider) -> None:
+        now = time.time()
+        before = await provider.fetch(now - 180, now)
+        prometheus.kill()
+        with pytest.raises(ProviderUnreachable, match="Connection refused"):
+            await provider.fetch(now - 180, now)
+        await asyncio.to_thread(prometheus.start)
+        after = await provider.fetch(now - 180, now)
+        assert [samples(batch) for batch in before.batches] == [samples(batch) for batch in after.batches]
+
+    run(PrometheusConfig(address=prometheus.url, backoff=()), work)
+
+
+def unread_bytes(port: int) -> int:
+    """How much the kernel keeps for the server at this port, which does not read."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    queues = [row[4] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
+    return sum(int(queue.partition(":")[2], 16) for queue in queues)
+
+
+def test_it_dies_in_the_middle_of_a_fetch(prometheus: Prometheus):
+    """The questions under way fail at once, not at their timeout."""
+    prometheus.write(recording_rule_series(fleet_until_now()))
+
+    async def work(provider: PrometheusProvider) -> None:
+        now = time.time()
+        await provider.fetch(now - 180, now)
+        prometheus.pause()
+        task = asyncio.create_task(provider.fetch(now - 180, now))
+        await eventually(lambda: unread_bytes(prometheus.port), what="questions that the server has not read")
+        prometheus.kill()
+        with pytest.raises(ProviderUnreachable, match="connection failed"):
+            await task
+
+    run(PrometheusConfig(address=prometheus.url, timeout=50.0, backoff=()), work)
+
+
+LEAVE = """
+import asyncio, sys, time
+from tests.real.test_prometheus_provider import unread_bytes
+from tests.waiting import eventually, wait_for
+from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider
+
+async def main():
+    provider = PrometheusProvider(PrometheusConfig(address=sys.argv[1], timeout=60.0, fetch_deadline=60.0))
+    await provider.start()
+    task = asyncio.create_task(provider.fetch(time.time() - 60, time.time()))
+    port = int(sys.argv[1].rpartition(":")[2])
+    await eventually(lambda: unread_bytes(port), what="the question")
+    if sys.argv[2] == "close":
+        before = time.monotonic()
+        await provider.close()
+        print(f"closed in {time.monotonic() - before:.3f}")
+    elif sys.argv[2] == "leave":
+        print("left")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("way", ["close", "leave"])
+def test_a_hung_server_keeps_no_process_from_exiting(prometheus: Prometheus, way: str):
+    """Closed or simply left, with sixty seconds of timeout still to go."""
+    prometheus.pause()
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", LEAVE, prometheus.url, way],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+
+    assert 0 == done.returncode, done.stderr
+    assert done.stdout.startswith("closed in 0." if way == "close" else "left")
+    assert "" == done.stderr

@@ -1,0 +1,90 @@
+"""Running `load-watcher serve` as a user would: a process of its own, spoken to over HTTP."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.real.parts import REPOSITORY, Server
+from tests.waiting import wait_for
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer, its body with any content coding undone."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8."""
+        return self.body.decode()
+
+    def json(self) -> Any:
+        """The body as JSON, strictly: NaN and Infinity, which Python would let through, are errors."""
+        return json.loads(self.body, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+class Service(Server):
+    """A `load-watcher serve` in a directory of its own, where its database is too.
+
+    `arguments` follow `serve`, `config` is the text of its TOML file, `env` is added to the environment of the test.
+    """
+
+    name = "load-watcher"
+
+    def __init__(
+        self,
+        directory: Path,
+        *arguments: str,
+        config: str | None = None,
+        env: Mapping[str, str] | None = None,
+        port: int | None = None,
+    ) -> None:
+        super().__init__(directory, port=port)
+        self._arguments = list(arguments)
+        self._env = dict(env or {})
+        if config is not None:
+            self.config_file = directory / "settings.toml"
+            self.config_file.write_text(config)
+            self._arguments += ["--config", str(self.config_file)]
+
+    def command(self) -> Sequence[str | Path]:
+        listen = ["--host", "127.0.0.1", "--port", str(self.port)]
+        return [sys.executable, "-m", "watcher.cli", "serve", *listen, *self._arguments]
+
+    def environment(self) -> Mapping[str, str]:
+        # The working directory is not the repository, and an installed copy must not be what gets tested.
+        return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", **self._env}
+
+    def is_ready(self) -> bool:
+        return self.get("/healthz").status == 200
+
+    def get(
+        self, path: str, *, headers: Mapping[str, str] | None = None, method: str = "GET", timeout: float = 10.0
+    ) -> Answer:
+        """Ask for a path, by GET unless `method` says otherwise; redirects are not followed."""
+        answer = self.session.request(
+            method, f"{self.url}{path}", headers=dict(headers or {}), timeout=timeout, allow_redirects=False
+        )
+        return Answer(answer.status_code, answer.headers, answer.content)
+
+    def wait_for_status(self, status: int, path: str = "/watcher", *, timeout: float = 10.0) -> Answer:
+        """Ask for a path until the answer has this status, and return that answer."""
+        answers: list[Answer] = []
+
+        def answered() -> int | None:
+            answers.append(self.get(path))
+            return status if answers[-1].status == status else None
+
+        wait_for(answered, what=f"{path} to answer {status}", timeout=timeout)
+        return answers[-1]

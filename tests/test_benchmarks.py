@@ -1,0 +1,89 @@
+"""The benchmarks run: each prints its table at a tiny size. What the numbers are is not tested; a test machine is no
+quiet machine."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks.__main__ import DOCUMENT, QUICK, available, section, written
+from benchmarks.report import Table, amount, at_least, at_most
+from tests.real.parts import REPOSITORY
+
+CELLS = re.compile(r"^\|.*\|$", re.MULTILINE)
+
+
+def output_of(*arguments: str, timeout: float = 110.0) -> str:
+    """What `python -m benchmarks …` prints; it must end well."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def rows(text: str) -> Sequence[str]:
+    return CELLS.findall(text)
+
+
+@pytest.mark.slow
+def test_the_benchmarks_that_need_only_python_print_their_tables() -> None:
+    """They run everywhere."""
+    assert len(rows(output_of("--quick", "size"))) == 4
+    assert "MB per 1,000 nodes and day" in output_of("--quick", "store")
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize(("name", "lines"), [("provider", 4), ("serving", 18), ("start", 8), ("tick", 14)])
+def test_a_benchmark_against_real_parts_prints_its_table(name: str, lines: int) -> None:
+    """Every line of each table is there: a header, a rule, and what was measured."""
+    assert len(rows(output_of("--quick", name))) == lines
+
+
+def test_every_benchmark_has_a_tiny_size_and_a_place_in_the_document() -> None:
+    """A benchmark that nobody reads or runs rots."""
+    document = DOCUMENT.read_text()
+    assert available() == sorted(QUICK)
+    assert [name for name in available() if f"<!-- benchmark: {name} -->" not in document] == []
+
+
+def test_tables_replace_what_stood_between_the_markers() -> None:
+    """Once and again, and nothing else of the document."""
+    before = "a\n<!-- benchmark: one -->\nold\n<!-- /benchmark -->\nb\n<!-- benchmark: two -->\n<!-- /benchmark -->\n"
+    once = written(before, "one", r"new \1")
+    expected = (
+        "a\n<!-- benchmark: one -->\n\nnew \\1\n<!-- /benchmark -->\nb\n<!-- benchmark: two -->\n<!-- /benchmark -->\n"
+    )
+    assert once == expected
+    assert written(once, "one", r"new \1") == once
+
+
+def test_text_that_is_no_table_is_fenced() -> None:
+    """A document shows columns of plain text as they were printed."""
+    assert "```text\nbytes 1\n```" in section("store", [], "bytes 1\n")
+    assert "```" not in section("tick", ["--nodes", "5"], "**T**\n\n| a |\n|---|\n")
+
+
+def test_a_table_says_whether_its_goals_were_reached() -> None:
+    """A goal that was missed cannot be overlooked."""
+    table = Table("T", ["what", "ratio", "goal"])
+    table.add("quick", amount(12.34, "×"), at_least(12.34, 10))
+    table.add("slow", amount(1234.5, "ms"), at_most(1234.5, 1000, "ms"))
+    table.add("unknown", amount(None), at_least(None, 10))
+    assert table.markdown().splitlines() == [
+        "**T**",
+        "",
+        "| what    |    ratio |                  goal |",
+        "|---------|---------:|----------------------:|",
+        "| quick   |   12.3 × |        ≥ 10×: reached |",
+        "| slow    | 1,234 ms | ≤ 1000 ms: **missed** |",
+        "| unknown |        – |                 ≥ 10× |",
+    ]

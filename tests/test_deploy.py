@@ -1,0 +1,356 @@
+"""The image, the compose stack and the dashboards.
+
+No container engine runs here, so these hold what can be held without one: structure, files that exist, users, ports,
+and everything that Prometheus itself can be asked about.
+"""
+
+import json
+import re
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.real.fleet import DISKS, by_instance, make_fleet, node_exporter_series
+from tests.real.parts import Prometheus, run_program
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+RULES = REPOSITORY / "deploy" / "compose" / "node-rules.yml"
+DASHBOARDS = sorted((REPOSITORY / "dashboards").glob("*.json"))
+
+# What a dashboard may ask for, and the labels of each; `instance` and `job` come from the scrape.
+NODE_LABELS = {"node", "resource", "operator", "window"}
+METRICS = {
+    "load_watcher_node_utilisation_ratio": NODE_LABELS,
+    "load_watcher_node_network_receive_bytes_per_second": NODE_LABELS,
+    "load_watcher_node_network_transmit_bytes_per_second": NODE_LABELS,
+    "load_watcher_node_power_watts": NODE_LABELS,
+    "load_watcher_node_pressure_ratio": NODE_LABELS,
+    "load_watcher_refresh_duration_seconds_bucket": {"le"},
+    "load_watcher_refresh_duration_seconds_count": set(),
+    "load_watcher_refresh_duration_seconds_sum": set(),
+    "load_watcher_snapshot_age_seconds": set(),
+    "load_watcher_nodes": set(),
+    "load_watcher_findings_total": {"kind"},
+    "load_watcher_provider_up": set(),
+}
+GRAFANA_VARIABLES = {"$__rate_interval": "2m", "$window": "15m", "$node": ".*", "$threshold": "0.8"}
+
+
+# The compose stack
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_runs_as_a_numbered_user_that_is_not_root(name: str):
+    uid = SERVICES[name]["user"].partition(":")[0]
+    assert uid.isdecimal()
+    assert int(uid) > 0
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_hardened(name: str):
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert not service.get("privileged", False)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_ports_are_open_to_this_machine_alone(name: str):
+    for port in SERVICES[name].get("ports", []):
+        assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_a_service_mounts_exists_and_is_read_only(name: str):
+    for volume in SERVICES[name].get("volumes", []):
+        source, _, rest = volume.partition(":")
+        if source.startswith(("./", "/")):
+            assert (REPOSITORY / source).exists()
+            assert "ro" in rest.partition(":")[2].split(",")
+        else:
+            assert source in COMPOSE["volumes"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_an_image_has_a_version(name: str):
+    _, _, tag = SERVICES[name]["image"].rpartition(":")
+    assert re.search(r"\d+\.\d+", tag)
+
+
+def test_services_depend_on_services_that_exist():
+    for service in SERVICES.values():
+        assert set(service.get("depends_on", [])) <= SERVICES.keys()
+
+
+def test_the_image_carries_the_version_of_the_package():
+    version = re.search(r'__version__ = "(.+)"', (REPOSITORY / "watcher" / "__init__.py").read_text())
+    assert version is not None
+    assert SERVICES["watcher"]["image"] == f"load-watcher:{version[1]}"
+
+
+def test_addresses_inside_the_stack_are_names_of_its_services():
+    prometheus = yaml.safe_load((REPOSITORY / "deploy" / "compose" / "prometheus.yml").read_text())
+    targets = [
+        target.partition(":")[0]
+        for job in prometheus["scrape_configs"]
+        for static in job["static_configs"]
+        for target in static["targets"]
+    ]
+    assert set(targets) - {"127.0.0.1"} <= SERVICES.keys()
+    (source,) = yaml.safe_load(
+        (REPOSITORY / "deploy" / "compose" / "grafana" / "datasources" / "prometheus.yml").read_text()
+    )["datasources"]
+    assert (
+        source["url"] == SERVICES["watcher"]["environment"]["LOAD_WATCHER_PROVIDER_ADDRESS"] == "http://prometheus:9090"
+    )
+
+
+def test_grafana_finds_the_dashboards_where_they_are_mounted():
+    (provider,) = yaml.safe_load(
+        (REPOSITORY / "deploy" / "compose" / "grafana" / "dashboards" / "load-watcher.yml").read_text()
+    )["providers"]
+    directory = provider["options"]["path"]
+    assert f"./dashboards:{directory}:ro" in SERVICES["grafana"]["volumes"]
+    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert (REPOSITORY / "dashboards" / home.removeprefix(f"{directory}/")).exists()
+
+
+# The image
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions, each with its arguments on one line."""
+    text = re.sub(r"^\s*#.*\n", "", (REPOSITORY / "Dockerfile").read_text(), flags=re.MULTILINE)
+    joined = text.replace("\\\n", " ")
+    return [(line.split()[0], line.partition(" ")[2].strip()) for line in joined.splitlines() if line.strip()]
+
+
+def final_stage() -> list[tuple[str, str]]:
+    found = instructions()
+    last = max(number for number, (name, _) in enumerate(found) if name == "FROM")
+    return found[last:]
+
+
+def test_the_image_runs_as_a_numbered_user_that_is_not_root():
+    (user,) = (arguments for name, arguments in final_stage() if name == "USER")
+    assert user == SERVICES["watcher"]["user"] == "65532:65532"
+
+
+def test_the_final_stage_runs_no_command_and_needs_no_shell():
+    stage = final_stage()
+    assert "RUN" not in [name for name, _ in stage]
+    for name, arguments in stage:
+        if name in {"ENTRYPOINT", "CMD", "HEALTHCHECK"}:
+            assert json.loads(arguments[arguments.index("[") :])
+
+
+def test_the_image_starts_the_command_that_the_package_installs():
+    stage = dict(final_stage())
+    command = json.loads(stage["ENTRYPOINT"]) + json.loads(stage["CMD"])
+    assert command == ["/opt/load-watcher/bin/load-watcher", "serve"]
+
+
+def test_the_health_check_is_python_that_compiles():
+    *_, code = json.loads(dict(final_stage())["HEALTHCHECK"].partition("CMD ")[2])
+    compile(code, "HEALTHCHECK", "exec")
+
+
+def test_the_service_in_the_image_listens_outside_and_writes_to_the_volume():
+    environment = dict(pair.split("=", 1) for pair in shlex.split(dict(final_stage())["ENV"]))
+    assert environment["LOAD_WATCHER_SERVER_HOST"] == "0.0.0.0"
+    assert environment["LOAD_WATCHER_STORE_URL"] == "sqlite:////data/load-watcher.db"
+    assert json.loads(dict(final_stage())["VOLUME"]) == ["/data"]
+
+
+def test_the_build_context_has_what_the_wheel_is_made_of_and_no_more():
+    lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    allowed = {line[1:] for line in lines if line.startswith("!")}
+    assert "*" in lines
+    assert allowed == {
+        "pyproject.toml",
+        "hatch_build.py",
+        "LICENSE",
+        "README.md",
+        "watcher",
+        "scorers",
+        "agent",
+        "migrations",
+    }
+
+
+# The dashboards
+
+
+def expressions(dashboard: Path) -> dict[str, str]:
+    """Every PromQL expression of a dashboard by the panel and target that it stands in."""
+    return {
+        f"{panel['title']} {target['refId']}": target["expr"]
+        for panel in json.loads(dashboard.read_text())["panels"]
+        for target in panel.get("targets", [])
+    }
+
+
+ALL_EXPRESSIONS = [
+    pytest.param(expression, id=f"{dashboard.stem}: {place}")
+    for dashboard in DASHBOARDS
+    for place, expression in expressions(dashboard).items()
+]
+
+
+def filled_in(expression: str) -> str:
+    """An expression as Grafana would send it."""
+    for variable, value in GRAFANA_VARIABLES.items():
+        expression = expression.replace(variable, value)
+    return expression
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+def test_a_dashboard_can_be_provisioned(dashboard: Path):
+    document = json.loads(dashboard.read_text())
+    panels = document["panels"]
+    # Grafana refuses a provisioned dashboard without these, and silently loses panels that share an id.
+    assert document["uid"]
+    assert document["title"]
+    assert document["schemaVersion"] >= 39
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert "id" not in document
+    variables = {f"${variable['name']}" for variable in document["templating"]["list"]}
+    used = set(re.findall(r"\$(?!__)\w+", " ".join(expressions(dashboard).values())))
+    assert used <= variables
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+def test_panels_of_a_dashboard_do_not_overlap(dashboard: Path):
+    taken: dict[tuple[int, int], str] = {}
+    for panel in json.loads(dashboard.read_text())["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                assert taken.setdefault((x, y), panel["title"]) == panel["title"]
+
+
+@pytest.mark.parametrize("expression", ALL_EXPRESSIONS)
+def test_an_expression_asks_only_for_metrics_and_labels_that_we_have(expression: str):
+    names = set(re.findall(r"\b(?:load_watcher|node|instance)_[a-z_]+", expression))
+    assert names
+    assert names <= METRICS.keys()
+    labels = {
+        label
+        for matchers in re.findall(r"\{(.*?)\}", expression)
+        for label in re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", matchers)
+    } | {label for by in re.findall(r"\bby \((.*?)\)", expression) for label in re.findall(r"\w+", by)}
+    allowed: set[str] = set().union(*(METRICS[name] for name in names)) | {"instance"}
+    assert labels <= allowed
+
+
+@pytest.fixture(scope="module")
+def scraped(shared_prometheus: Prometheus) -> Prometheus:
+    """A Prometheus that has scraped a watcher of three nodes four times; findings of a kind appear along the way."""
+    now = time.time()
+    times = [now - 46, now - 31, now - 16, now - 1]
+    watcher = {"instance": "watcher:2020", "job": "load-watcher"}
+    series = [
+        (
+            {
+                "__name__": "load_watcher_node_utilisation_ratio",
+                "node": node,
+                "resource": resource,
+                "operator": operator,
+                "window": "15m",
+                **watcher,
+            },
+            times,
+            [value] * 4,
+        )
+        for node, value in (("a", 0.2), ("b", 0.5), ("c", 0.95))
+        for resource in ("CPU", "Memory")
+        for operator in ("AVG", "STD")
+    ]
+    for name, labels in METRICS.items():
+        if not labels & NODE_LABELS:
+            buckets = [{"le": bound} for bound in ("0.1", "1", "+Inf")] if "le" in labels else [{}]
+            kinds = [{"kind": "frozen"}] if "kind" in labels else [{}]
+            series += [
+                ({"__name__": name, **watcher, **bucket, **kind}, times, [1.0, 2.0, 3.0, 4.0])
+                for bucket in buckets
+                for kind in kinds
+            ]
+    shared_prometheus.write(series)
+    return shared_prometheus
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("expression", ALL_EXPRESSIONS)
+def test_prometheus_answers_every_expression(scraped: Prometheus, expression: str):
+    rows = scraped.query(filled_in(expression))
+    assert rows
+    assert all(np.isfinite(float(row["value"][1])) for row in rows)
+
+
+# The recording rules
+
+
+@pytest.mark.real
+def test_promtool_accepts_the_configuration_and_the_rules():
+    # `check config` follows rule_files, so it finds a rules file that is named wrongly, too.
+    checked = run_program("promtool", "check", "config", RULES.with_name("prometheus.yml"))
+    assert checked.returncode == 0, checked.stdout
+    assert "7 rules found" in checked.stdout
+
+
+@pytest.mark.real
+def test_the_rules_say_of_node_exporters_what_their_load_is(prometheus: Prometheus):
+    now = time.time()
+    fleet = make_fleet(3, start=now - 960, end=now - 7, seed=3)
+    # Counters well above zero: where one may have begun within the range, rate extrapolates less.
+    fleet.receive_drop += 1.0
+    fleet.transmit_drop += 2.0
+    prometheus.write(node_exporter_series(fleet))
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    rules = {rule["record"]: rule["expr"] for rule in group["rules"]}
+
+    def rate(name: str) -> list[float]:
+        rows = {row["metric"]["instance"]: row for row in prometheus.query(rules.pop(name), time=fleet.times[-1] + 1)}
+        return [float(rows[node]["value"][1]) for node in fleet.nodes]
+
+    # Samples 15 s apart that end 1 s before the query: 3 minutes hold 11 steps, 5 minutes 19.
+    three, five = np.s_[:, -11:], np.s_[:, -19:]
+    lo = 1000.0
+    expected = {
+        "instance:node_cpu:ratio": fleet.cpu[five].mean(axis=1),
+        "instance:node_network_receive_bytes:rate:sum": fleet.receive[three].mean(axis=1) + lo,
+        "instance:node_network_transmit_bytes:rate:sum": fleet.transmit[three].mean(axis=1) + lo,
+        "instance:node_network_receive_drop_excluding_lo:rate5m": fleet.receive_drop[five].mean(axis=1),
+        "instance:node_network_transmit_drop_excluding_lo:rate5m": fleet.transmit_drop[five].mean(axis=1),
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(rate(name), values, rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(rate("instance:node_memory_utilisation:ratio"), fleet.memory[:, -1], rtol=1e-6)
+    disks = prometheus.query(rules.pop("instance_device:node_disk_io_time_seconds:rate5m"), time=fleet.times[-1] + 1)
+    assert len(fleet.nodes) * len(DISKS) == len(disks)
+    assert not rules, f"no test for {', '.join(rules)}"
+
+
+@pytest.mark.real
+def test_a_node_without_available_memory_is_judged_by_its_parts(prometheus: Prometheus):
+    now = time.time() - 1
+    parts = {"Buffers": 1.0, "Cached": 2.0, "MemFree": 3.0, "Slab": 4.0, "MemTotal": 40.0}
+    prometheus.write(
+        [
+            ({"__name__": f"node_memory_{name}_bytes", **by_instance("old")}, [now], [gibibytes * 2.0**30])
+            for name, gibibytes in parts.items()
+        ]
+    )
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    (rule,) = (rule for rule in group["rules"] if rule["record"] == "instance:node_memory_utilisation:ratio")
+    (row,) = prometheus.query(rule["expr"])
+    assert 0.75 == float(row["value"][1])

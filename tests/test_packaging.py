@@ -1,0 +1,71 @@
+"""What a user gets from pip: a wheel that is whole without the repository."""
+
+import itertools
+import re
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+import watcher
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The files of a wheel built from this checkout, and what is in each."""
+    directory = tmp_path_factory.mktemp("wheel")
+    (path,) = WheelBuilder(str(REPOSITORY)).build(directory=str(directory), versions=["standard"])
+    with zipfile.ZipFile(path) as built:
+        return {name: built.read(name).decode(errors="replace") for name in built.namelist()}
+
+
+def metadata(wheel: dict[str, str], file: str) -> str:
+    (found,) = (text for name, text in wheel.items() if name.endswith(f".dist-info/{file}"))
+    return found
+
+
+def test_the_wheel_has_the_version_of_the_package(wheel):
+    assert f"\nVersion: {watcher.__version__}\n" in metadata(wheel, "METADATA")
+
+
+def test_the_wheel_has_the_command(wheel):
+    assert "load-watcher = watcher.cli:main" in metadata(wheel, "entry_points.txt")
+
+
+def test_the_wheel_has_the_three_packages_and_nothing_beside_them(wheel):
+    assert {name.partition("/")[0] for name in wheel if ".dist-info/" not in name} == {"watcher", "scorers", "agent"}
+    for package in ("watcher", "scorers", "agent"):
+        modules = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / package).rglob("*.py")}
+        assert modules <= wheel.keys()
+
+
+def test_the_wheel_carries_every_migration(wheel):
+    migrations = REPOSITORY / "migrations"
+    wanted = {
+        f"watcher/_migrations/{path.relative_to(migrations).as_posix()}"
+        for path in migrations.rglob("*")
+        if path.suffix in {".py", ".mako"}
+    }
+    assert wanted <= wheel.keys()
+    assert not any("__pycache__" in name for name in wheel)
+
+
+def test_the_changelog_begins_with_the_version_of_the_package():
+    newest = re.search(r"^## \[(.+?)\]", (REPOSITORY / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == watcher.__version__
+
+
+def test_every_dependency_says_why():
+    text = (REPOSITORY / "pyproject.toml").read_text()
+    block = text[text.index("dependencies = [") : text.index("]\n\n[project.optional-dependencies]")]
+    lines = block.splitlines()[1:]
+    dependencies = tomllib.loads(text)["project"]["dependencies"]
+    assert sum(line.strip().startswith('"') for line in lines) == len(dependencies)
+    for before, line in itertools.pairwise(lines):
+        if line.strip().startswith('"'):
+            assert before.strip().startswith("#"), f"{line.strip()} has no reason above it"

@@ -1,0 +1,62 @@
+"""Waiting for something to become true: a deadline and a name for what was waited for, never a sleep for luck."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+Outcome = TypeVar("Outcome")
+
+# Often enough that a test waits no longer than it must, seldom enough that two cores stay free for what it waits for.
+PAUSE_SECONDS = 0.01
+
+
+def wait_for(
+    condition: Callable[[], Outcome],
+    *,
+    what: str,
+    timeout: float = 10.0,
+    ignoring: tuple[type[Exception], ...] = (),
+) -> Outcome:
+    """Call `condition` until it returns something true, and return that.
+
+    After `timeout` seconds the test fails and says `what` it waited for, with the last outcome. Exceptions of the kinds
+    in `ignoring` count as not yet; any other passes through.
+    """
+    give_up = time.monotonic() + timeout
+    while True:
+        last: object
+        try:
+            last = outcome = condition()
+            if outcome:
+                return outcome
+        except ignoring as error:
+            last = error
+        if time.monotonic() > give_up:
+            pytest.fail(f"waited {timeout:g} s for {what}; last was {last!r}")
+        time.sleep(PAUSE_SECONDS)
+
+
+async def eventually(
+    condition: Callable[[], Outcome | Awaitable[Outcome]],
+    *,
+    what: str,
+    timeout: float = 10.0,
+    ignoring: tuple[type[Exception], ...] = (),
+) -> Outcome:
+    """The same inside an event loop, which keeps running meanwhile; `condition` may be a coroutine function."""
+    give_up = time.monotonic() + timeout
+    while True:
+        last: object
+        try:
+            answer = condition()
+            last = outcome = await answer if isinstance(answer, Awaitable) else answer
+            if outcome:
+                return outcome
+        except ignoring as error:
+            last = error
+        if time.monotonic() > give_up:
+            pytest.fail(f"waited {timeout:g} s for {what}; last was {last!r}")
+        await asyncio.sleep(PAUSE_SECONDS)

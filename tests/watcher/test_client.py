@@ -1,0 +1,530 @@
+"""Both clients of the watcher: the same columns from either, and what becomes of them when the watcher does not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from aiohttp import web
+
+from tests.fakes.service import FakeService, Live, Protection
+from tests.fakes.snapshots import WINDOWS, publish, small_fleet, snapshot_of, steady
+from tests.waiting import eventually
+from watcher.client import Client, Columns, InProcessClient, WatcherClient, WatcherError
+from watcher.model import MetricType, Operator
+
+CPU, MEMORY = "instance:node_cpu:ratio", "instance:node_memory_utilisation:ratio"
+LONGEST = WINDOWS[-1]
+
+
+def told(live: Live, **options: Any) -> WatcherClient:
+    """A client of a running service that neither retries slowly nor renews by itself."""
+    return WatcherClient(f"http://127.0.0.1:{live.port}", **{"interval": 3600.0, "backoff": 0.01, **options})
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    """Run it, and see that it leaves no task behind."""
+
+    async def whole() -> None:
+        await story()
+        assert {asyncio.current_task()} == asyncio.all_tasks()
+
+    asyncio.run(whole())
+
+
+async def code_of(client: Client) -> str:
+    """The code with which a renewal fails."""
+    with pytest.raises(WatcherError) as failure:
+        await client.refresh()
+    return failure.value.code
+
+
+def same(one: Columns, other: Columns) -> None:
+    """Equal in everything but when they were received."""
+    for each in fields(Columns):
+        if each.name in ("received", "age_at_receipt"):
+            continue
+        mine, yours = getattr(one, each.name), getattr(other, each.name)
+        if isinstance(mine, dict):
+            assert list(mine) == list(yours)
+            for key in mine:
+                np.testing.assert_array_equal(mine[key], yours[key])
+        else:
+            np.testing.assert_array_equal(mine, yours)
+
+
+def beside(published: Any, **options: Any) -> InProcessClient:
+    """A client in process whose clock is that of the snapshots of these tests (published at 1000 s)."""
+    return InProcessClient(published, **{"window": LONGEST, "monotonic": lambda: 1000.0, **options})
+
+
+# --- the same from both ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        {},
+        {"types": (MetricType.CPU,)},
+        {"operators": (Operator.LATEST, Operator.P95)},
+        {"types": (MetricType.MEMORY, MetricType.BANDWIDTH), "operators": (Operator.MAX,)},
+    ],
+    ids=["default", "types", "operators", "both"],
+)
+@pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.label)
+def test_both_clients_return_the_same_columns(window, selection) -> None:
+    """Over HTTP and in process, whatever is selected."""
+    with Live() as live:
+
+        async def story() -> None:
+            over_http = told(live, window=window.label, **selection)
+            in_process = beside(lambda: live.service.published, window=window, **selection)
+            same(await over_http.refresh(), await in_process.refresh())
+            await over_http.close()
+            await in_process.close()
+
+        run(story)
+
+
+def test_columns_are_arrays_over_the_nodes() -> None:
+    """NaN where absent; a node with a shorter window stands in the same array, and `rollup` says which it is."""
+    in_process = beside(lambda: publish(snapshot_of(small_fleet())))
+    columns = asyncio.run(in_process.refresh())
+    assert ("node-1", "node-2", "node-3") == columns.nodes
+    assert {"node-1": 0, "node-2": 1, "node-3": 2} == columns.row
+    np.testing.assert_allclose(columns.values[CPU, Operator.AVG], [26, 60, 50])
+    np.testing.assert_array_equal(columns.rollup[CPU, Operator.AVG], [900, 900, 600])  # five minutes are half of ten
+    np.testing.assert_allclose(columns.of_type(MetricType.MEMORY, Operator.STD), [1, 1, 1])
+    assert np.isnan(columns.of_type(MetricType.GPU, Operator.AVG)).all()
+    assert "percent" == columns.units[CPU]
+    assert np.isnan(columns.age_s).all()
+
+
+def test_columns_cannot_be_changed() -> None:
+    """They are shared by all who score."""
+    columns = asyncio.run(beside(lambda: publish(snapshot_of(small_fleet()))).refresh())
+    for array in (columns.values[CPU, Operator.AVG], columns.rollup[CPU, Operator.AVG], columns.sampled[CPU]):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0.0
+
+
+def test_the_age_of_a_node_that_fell_silent_is_there() -> None:
+    """Expiry rules use the node's own age."""
+    published = publish(snapshot_of(small_fleet(), ages={"node-2": 123.456}))
+    columns = asyncio.run(beside(lambda: published).refresh())
+    np.testing.assert_array_equal(columns.age_s, [np.nan, 123.456, np.nan])
+
+
+# --- where there is nothing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("service", "options", "code"),
+    [
+        (FakeService(published=None), {}, "no_metrics"),
+        (FakeService(published=publish(snapshot_of({}))), {}, "no_metrics"),
+        (FakeService(), {"types": (MetricType.GPU,)}, "no_metrics"),
+        (FakeService(published=publish(snapshot_of(small_fleet(), lost={"gone": 1.0}))), {}, "partial_outage"),
+    ],
+    ids=["before the first tick", "no nodes", "nothing of that type", "remnant"],
+)
+def test_both_clients_fail_alike(service: FakeService, options: dict[str, Any], code: str) -> None:
+    """The API's codes, in process too."""
+    with Live(service) as live:
+
+        async def story() -> None:
+            async with told(live, **options) as over_http:
+                assert code == await code_of(over_http)
+            assert code == await code_of(beside(lambda: service.published, **options))
+
+        run(story)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [({"window": "7m"}, "bad_request"), ({"token": "wrong"}, "unauthorized"), ({}, "unauthorized")],
+)
+def test_a_refusal_keeps_its_code_and_its_hint(options: dict[str, Any], code: str) -> None:
+    """What the API said is what the caller gets."""
+    token = "" if code == "unauthorized" else "right"
+    with Live(protection=Protection("right", protect_reads=True)) as live:
+
+        async def story() -> None:
+            client = told(live, **({"token": token} if token else {}), **options)
+            with pytest.raises(WatcherError) as failure:
+                await client.refresh()
+            assert code == failure.value.code
+            assert failure.value.hint
+            await client.close()
+
+        run(story)
+
+
+def test_a_stale_watcher_is_an_error_and_the_copy_stays() -> None:
+    """503 stale: the last good copy is still there, for whoever can bear its age."""
+    service, clock = FakeService(), [1000.0]
+    with Live(service) as live:
+
+        async def story() -> None:
+            client = told(live, monotonic=lambda: clock[0])
+            copy = await client.refresh()
+            service.clock += 301.0
+            clock[0] += 301.0
+            assert "stale" == await code_of(client)
+            assert copy is client.latest(max_age=303.0)
+            with pytest.raises(WatcherError, match="303 s old") as failure:
+                client.latest()
+            assert "too_old" == failure.value.code
+            await client.close()
+
+        run(story)
+
+
+# --- the last good copy ----------------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_never_older_than_asked_for() -> None:
+    """Its age is what it was at receipt and the time since, by the monotonic clock."""
+    clock = [50.0]
+    published = publish(snapshot_of(small_fleet()), monotonic=40.0, age_s=7.0)
+    client = InProcessClient(lambda: published, window=LONGEST, monotonic=lambda: clock[0])
+    columns = asyncio.run(client.refresh())
+    assert 17.0 == columns.age(50.0)
+    assert columns is client.latest(max_age=17.0)
+    clock[0] = 50.5
+    with pytest.raises(WatcherError, match="18 s old, more than 17 s"):
+        client.latest(max_age=17.0)
+
+
+def test_what_the_service_would_refuse_as_stale_is_refused_in_process_too() -> None:
+    """The same code as over HTTP, and the copy stays."""
+    clock = [1000.0]
+    published = publish(snapshot_of(small_fleet()), age_s=7.0)
+    client = beside(lambda: published, monotonic=lambda: clock[0], max_staleness=60.0)
+    columns = asyncio.run(client.refresh())
+    clock[0] = 1054.0
+    with pytest.raises(WatcherError, match="61 s old, more than 60 s") as failure:
+        asyncio.run(client.refresh())
+    assert "stale" == failure.value.code
+    assert columns is client.latest(max_age=61.0)
+
+
+def test_before_anything_came_there_is_nothing() -> None:
+    """Not even with infinite patience."""
+    client = InProcessClient(lambda: None, window=LONGEST)
+    with pytest.raises(WatcherError, match="not answered yet") as failure:
+        client.latest(max_age=float("inf"))
+    assert "no_metrics" == failure.value.code
+
+
+def test_the_background_renews_and_tells_changes_only(caplog: pytest.LogCaptureFixture) -> None:
+    """New columns come by themselves; one line when the watcher goes, one when it is back."""
+    state: dict[str, Any] = {"published": publish(snapshot_of(small_fleet()), tag="one")}
+    asked = 0
+
+    def published() -> Any:
+        nonlocal asked
+        asked += 1
+        return state["published"]
+
+    async def story() -> None:
+        async with beside(published, interval=0.01) as client:
+            first = client.latest(max_age=float("inf"))
+            state["published"] = publish(snapshot_of({"other": {"CPU": steady(10)}}), tag="two")
+            await eventually(lambda: client.latest(max_age=float("inf")) is not first, what="the other columns")
+            state["published"] = None
+            since = asked
+            await eventually(lambda: asked > since + 3, what="some failed renewals")
+            assert ("other",) == client.latest(max_age=float("inf")).nodes
+            state["published"] = publish(snapshot_of(small_fleet()), tag="three")
+            await eventually(lambda: len(client.latest(max_age=float("inf")).nodes) == 3, what="the watcher to be back")
+
+    with caplog.at_level(logging.INFO, logger="watcher.client"):
+        run(story)
+    assert ["WARNING", "INFO"] == [record.levelname for record in caplog.records]
+
+
+def test_closing_twice_and_before_starting_does_no_harm() -> None:
+    """Whoever cleans up need not know how far the start came."""
+
+    async def story() -> None:
+        client = WatcherClient("http://127.0.0.1:1")
+        await client.close()
+        await client.close()
+
+    run(story)
+
+
+# --- over the wire ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Scripted:
+    """A server that answers in turn what a test wrote down, the last answer for ever; real ones are in Live."""
+
+    answers: list[Any]
+    requests: list[web.BaseRequest] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def running(self, **options: Any) -> AsyncIterator[WatcherClient]:
+        async def answer(request: web.BaseRequest) -> web.StreamResponse:
+            self.requests.append(request)
+            chosen = self.answers[min(len(self.requests), len(self.answers)) - 1]
+            made = chosen(request) if callable(chosen) else chosen
+            return await made if isinstance(made, Awaitable) else web.Response(**made)
+
+        runner = web.ServerRunner(web.Server(answer), shutdown_timeout=0.1)
+        await runner.setup()
+        listener = socket.create_server(("127.0.0.1", 0))
+        await web.SockSite(runner, listener).start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        client = WatcherClient(address, **{"interval": 3600.0, "backoff": 0.001, "timeout": 5.0, **options})
+        try:
+            yield client
+        finally:
+            await client.close()
+            await runner.cleanup()
+
+
+def document(**changes: Any) -> bytes:
+    """A columns document with one node."""
+    whole = {
+        "timestamp": 1_700_000_001,
+        "window_end": 1_700_000_000,
+        "source": "Prometheus",
+        "nodes": ["a"],
+        "sampled": {CPU: [1_700_000_000.0]},
+        "columns": [
+            {"name": CPU, "type": "CPU", "operator": "AVG", "window": "15m", "unit": "percent", "values": [12.5]}
+        ],
+        "age_s": [None],
+    }
+    return msgspec.json.encode(whole | changes)
+
+
+def good(**changes: Any) -> dict[str, Any]:
+    return {"body": document(**changes), "headers": {"ETag": '"1"', "Age": "4"}, "content_type": "application/json"}
+
+
+def column(**changes: Any) -> dict[str, Any]:
+    """A document whose one column differs."""
+    (whole,) = msgspec.json.decode(document())["columns"]
+    return good(columns=[whole | changes])
+
+
+def failing(status: int) -> dict[str, Any]:
+    return {"status": status, "text": "<html>no</html>", "content_type": "text/html"}
+
+
+def test_the_time_that_an_answer_took_counts_as_age() -> None:
+    """It is as old as when it was made, which may be as early as the question: slow answers are not young."""
+    clock = [10.0]
+
+    def ticking() -> float:
+        clock[0] += 6.0
+        return clock[0]
+
+    server = Scripted([good()])
+
+    async def story() -> None:
+        async with server.running(monotonic=ticking) as client:
+            columns = await client.refresh()
+            assert 5.0 == columns.age(16.0)
+
+    run(story)
+
+
+def test_what_is_not_new_is_not_sent_again() -> None:
+    """The ETag goes back, 304 renews the age alone, and gzip is asked for."""
+    clock = [10.0]
+    not_modified = {"status": 304, "headers": {"ETag": '"1"', "Age": "9"}}
+    server = Scripted([good(), not_modified])
+
+    async def story() -> None:
+        async with server.running(monotonic=lambda: clock[0]) as client:
+            first = await client.refresh()
+            clock[0] = 15.0
+            again = await client.refresh()
+            assert [None, '"1"'] == [request.headers.get("If-None-Match") for request in server.requests]
+            assert {"gzip"} == {request.headers["Accept-Encoding"] for request in server.requests}
+            # Age is rounded down, so the truth may be a second more
+            assert (5.0, 10.0) == (first.age(10.0), again.age(15.0))
+            assert first.values is again.values
+
+    run(story)
+
+
+def test_against_the_real_api_the_second_answer_is_304() -> None:
+    """The same with real ETags: nothing is decoded twice while the snapshot stays."""
+    with Live() as live:
+
+        async def story() -> None:
+            client = told(live)
+            first, again = await client.refresh(), await client.refresh()
+            assert first.values is again.values
+            live.service.published = publish(snapshot_of(small_fleet()), tag="next")
+            assert first.values is not (await client.refresh()).values
+            await client.close()
+
+        run(story)
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 504])
+def test_what_passes_is_tried_again(status: int) -> None:
+    """A gateway's hiccup costs no renewal."""
+    server = Scripted([failing(status), failing(status), good()])
+
+    async def story() -> None:
+        async with server.running() as client:
+            assert ("a",) == (await client.refresh()).nodes
+        assert 3 == len(server.requests)
+
+    run(story)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 503])
+def test_an_answer_is_not_asked_for_twice(status: int) -> None:
+    """No is an answer, 503 stale too."""
+    server = Scripted([failing(status)])
+
+    async def story() -> None:
+        async with server.running() as client:
+            assert "malformed" == await code_of(client)
+        assert 1 == len(server.requests)
+
+    run(story)
+
+
+def test_retries_end() -> None:
+    """Then the last failure is told, with the address."""
+    server = Scripted([failing(502)])
+
+    async def story() -> None:
+        async with server.running(retries=2) as client:
+            with pytest.raises(WatcherError, match=r"status 502 from http://127\.0\.0\.1"):
+                await client.refresh()
+        assert 3 == len(server.requests)
+
+    run(story)
+
+
+async def cut(request: web.BaseRequest) -> web.StreamResponse:
+    """Half an answer, then nothing."""
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b'{"timestamp":1')
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+async def silent(request: web.BaseRequest) -> web.StreamResponse:
+    """No answer for as long as the client waits."""
+    await eventually(lambda: request.transport is None or request.transport.is_closing(), what="the client to go")
+    return web.Response()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (cut, "unreachable"),
+        (silent, "unreachable"),
+        ({"text": "<html>sign in</html>", "content_type": "text/html"}, "malformed"),
+        ({"text": "", "content_type": "application/json"}, "malformed"),
+        ({"text": "[]", "content_type": "application/json"}, "malformed"),
+        ({"body": b"no gzip", "headers": {"Content-Encoding": "gzip"}}, "unreachable"),
+        (good(nodes=None), "malformed"),
+        (good(sampled={CPU: [1.0, 2.0]}), "malformed"),
+        (good(age_s=[]), "malformed"),
+        (column(values=[1.0, 2.0]), "malformed"),
+        (column(values=["1"]), "malformed"),
+        (column(operator="MEDIAN"), "malformed"),
+        (column(window="soon"), "malformed"),
+        ({"status": 304}, "malformed"),
+        ({"status": 503, "text": '{"error": 7}'}, "malformed"),
+    ],
+    ids=[
+        "cut",
+        "silent",
+        "login page",
+        "empty",
+        "list",
+        "no gzip",
+        "no nodes",
+        "times of two",
+        "no ages",
+        "values of two",
+        "text values",
+        "unknown operator",
+        "no window",
+        "304 of nothing",
+        "error without shape",
+    ],
+)
+def test_an_answer_that_is_none_is_a_named_failure_and_the_copy_stays(answer: Any, code: str) -> None:
+    """Whatever comes back: WatcherError, nothing else, and the copy from before is still served."""
+    server = Scripted([good(), answer])
+    if answer == {"status": 304}:
+        server.answers = [answer]
+
+    async def story() -> None:
+        async with server.running(retries=0, timeout=0.3) as client:
+            copy = None if len(server.answers) == 1 else await client.refresh()
+            assert code == await code_of(client)
+            if copy is not None:
+                assert copy is client.latest()
+
+    run(story)
+
+
+def test_renewing_survives_whatever_comes(caplog: pytest.LogCaptureFixture) -> None:
+    """An answer that cannot be understood does not end the background task."""
+    server = Scripted([good(), column(operator="MEDIAN"), failing(418), cut, good(nodes=["b"])])
+
+    async def story() -> None:
+        async with server.running(interval=0.01, retries=0) as client, client:
+            await eventually(lambda: client.latest().nodes == ("b",), what="the answer behind the bad ones")
+
+    with caplog.at_level(logging.INFO, logger="watcher.client"):
+        run(story)
+    assert ["WARNING", "INFO"] == [record.levelname for record in caplog.records]
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1", "127.0.0.1:1", "http://", "nonsense"])
+def test_an_address_that_leads_nowhere_is_a_named_failure(address: str) -> None:
+    """Wrong or dead: unreachable, with a hint."""
+
+    async def story() -> None:
+        client = WatcherClient(address, retries=0)
+        with pytest.raises(WatcherError) as failure:
+            await client.refresh()
+        assert "unreachable" == failure.value.code
+        assert "address" in failure.value.hint
+        await client.close()
+
+    run(story)
+
+
+def test_a_token_is_sent_and_never_told() -> None:
+    """It opens what is protected, and stands in no error."""
+    with Live(protection=Protection("right", protect_reads=True)) as live:
+
+        async def story() -> None:
+            client = told(live, token="right")
+            assert 3 == len((await client.refresh()).nodes)
+            await client.close()
+            client = told(live, token="s3cret-token")
+            with pytest.raises(WatcherError) as failure:
+                await client.refresh()
+            assert "s3cret" not in f"{failure.value} {failure.value.hint} {client!r}"
+            await client.close()
+
+        run(story)

@@ -1,0 +1,116 @@
+"""Ticks for the store's tests: small, and such that any two can be told apart."""
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.waiting import eventually
+from watcher.model import Operator, Provenance, Restored, SampleBlock, TickRecord, Window, WindowRecord
+from watcher.store import Store
+
+FIVE, FIFTEEN = Window("5m", 300), Window("15m", 900)
+RESOLUTION = 15
+START = 1_700_000_000 // 3600 * 3600
+CPU, MEMORY = "instance:node_cpu:ratio", "instance:node_memory_utilisation:ratio"
+COLUMNS = ((CPU, Operator.AVG), (CPU, Operator.STD))
+ORIGIN = Provenance("Prometheus", "1 - idle", "ratio", 300.0)
+NODES = ("node-a", "node-b", "node-c")
+
+
+def url_of(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def store_at(path: Path, **settings: Any) -> Store:
+    """A store that is not open yet."""
+    defaults: dict[str, Any] = {
+        "retention": 86400.0,
+        "max_size": 2**30,
+        "on_unusable": "fail",
+        "upgrade": True,
+        "owner": "a test",
+    }
+    return Store(url=url_of(path), **(defaults | settings))
+
+
+@asynccontextmanager
+async def opened(path: Path, **settings: Any) -> AsyncIterator[Store]:
+    store = store_at(path, **settings)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def restored_at(path: Path) -> Restored | None:
+    """What a start would find."""
+    store = store_at(path)
+    try:
+        return await store.open()
+    finally:
+        await store.close()
+
+
+def block(value: float, *, slot: int, metric: str = CPU, nodes: tuple[str, ...] = NODES, slots: int = 4) -> SampleBlock:
+    """Every cell with the same value, one second into its slot."""
+    shape = (slots, len(nodes))
+    return SampleBlock(metric, slot, nodes, np.full(shape, float(value)), np.full(shape, 1000, dtype=np.uint16))
+
+
+def minute(
+    value: float, *, when: int, window: Window = FIFTEEN, nodes: tuple[str, ...] = NODES, columns: Any = COLUMNS
+) -> WindowRecord:
+    """Column j of node i is value + 0.125 j + 0.0625 i: exact in single precision."""
+    values = value + 0.125 * np.arange(len(columns))[:, np.newaxis] + 0.0625 * np.arange(len(nodes))
+    return WindowRecord(window, when, nodes, columns, values.astype(np.float32))
+
+
+def tick(
+    when: int,
+    *,
+    blocks: Iterable[SampleBlock] | None = None,
+    records: Iterable[WindowRecord] | None = None,
+    resolution: int = RESOLUTION,
+    origin: Provenance = ORIGIN,
+) -> TickRecord:
+    """A tick at `when`: unless told otherwise, the samples of its last minute and one minute of both windows."""
+    value = float(when % 8192)
+    if blocks is None:
+        blocks = [block(value, slot=when // RESOLUTION - 3)]
+    if records is None:
+        records = [minute(value, when=when, window=window) for window in (FIVE, FIFTEEN)]
+    blocks = tuple(blocks)
+    return TickRecord(
+        timestamp=when + 0.5,
+        end=when + 0.25,
+        source="Prometheus",
+        resolution=resolution,
+        windows=(FIVE, FIFTEEN),
+        provenance={one.metric: origin for one in blocks},
+        blocks=blocks,
+        records=tuple(records),
+    )
+
+
+async def save(store: Store, *ticks: TickRecord) -> None:
+    """Save them one after the other, each when the one before is stored."""
+    for one in ticks:
+        store.save(one)
+        await eventually(partial(is_stored, store, one), what=f"the tick {one.timestamp}")
+
+
+def is_stored(store: Store, one: TickRecord) -> bool:
+    """Whether this is the tick that was stored last."""
+    return store.status.last_saved == one.end
+
+
+def count(path: Path, table: str) -> int:
+    """Rows of a table, read beside the store."""
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])

@@ -1,0 +1,12 @@
+"""The HTTP API: an answer is either true or an error, and making it waits for nothing but memory.
+
+`handlers` has one function per path, `operations` describes them for people and for /openapi.json, `routing` finds
+them, guards them and counts. How a request is read is in `parameters` and `negotiation`, how an answer is made in
+`responses`, `series` and `refusals`, what fails below HTTP in `runner`. `service` says what all of this needs of the
+service behind it.
+"""
+
+from watcher.api.handlers import make_app
+from watcher.api.runner import make_runner
+
+__all__ = ["make_app", "make_runner"]

@@ -1,0 +1,170 @@
+"""What each path of the watcher takes and gives, in the words of its OpenAPI document.
+
+Beside the bodies that `model` names, these are the small ones of the health endpoints.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from watcher.api.openapi import OPERATOR, TYPE, Answer, Operation, Parameter, failure
+from watcher.api.parameters import MOST_POINTS
+from watcher.model import (
+    ColumnsDocument,
+    ErrorDetail,
+    FindingsDocument,
+    HistoryDocument,
+    KepWatcherDocument,
+    WatcherDocument,
+)
+from watcher.publish import Shape
+
+
+class AliveDocument(msgspec.Struct):
+    """Body of /healthz."""
+
+    status: str
+
+
+class HealthDocument(msgspec.Struct):
+    """Body of /watcher/health; `since` is the unix time at which this state began."""
+
+    status: str
+    since: float
+
+
+class ProviderState(msgspec.Struct):
+    """The provider at the last tick; `ok` is null until it was first asked."""
+
+    ok: bool | None
+    reason: str
+    since: float
+
+
+class SnapshotState(msgspec.Struct):
+    """What is published. `lost` counts the nodes that vanished in a partial outage, `age_s` is the age of the newest
+    sample."""
+
+    source: str
+    timestamp: int
+    window_end: int
+    age_s: float
+    nodes: int
+    lost: int
+    quarantined: int
+
+
+class ReadyDocument(msgspec.Struct):
+    """Body of /readyz. `detail` has the store, coverage, and what else is worth a look."""
+
+    status: str
+    provider: ProviderState
+    windows: list[str]
+    interval_s: float
+    max_staleness_s: float
+    snapshot: SnapshotState | None
+    detail: dict[str, Any]
+
+
+class NotReadyDocument(ReadyDocument, kw_only=True):
+    """Body of /readyz when there is nothing to serve: the same, with the error."""
+
+    error: ErrorDetail
+
+
+WINDOW = Parameter(
+    "window", "the window, one of refresh.windows; 15m by default. Nodes without it fall back to shorter ones"
+)
+SHAPE = Parameter(
+    "shape",
+    "where the nodes stand: under data.NodeMetricsMap (watcher), or directly under data (kep)",
+    {"type": "string", "enum": [shape.value for shape in Shape], "default": Shape.WATCHER.value},
+)
+HOST_IN_PATH = Parameter("host", "the name of the node", place="path")
+
+_NOT_MODIFIED = Answer("the document is the one that If-None-Match names", media_type="")
+_BAD = failure("bad_request: an unknown parameter or value; the hint names the nearest known one")
+_NONE = failure("no_metrics: nothing is known yet, or nothing of what was selected; unknown_host: a node of that name")
+_STALE = failure("stale: older than max_staleness; partial_outage: much of the fleet is missing, the rest is a remnant")
+_DOCUMENTS = (WatcherDocument, KepWatcherDocument)
+
+WATCHER = Operation(
+    "The load of all nodes",
+    {200: Answer("the document", _DOCUMENTS), 304: _NOT_MODIFIED, 400: _BAD, 404: _NONE, 503: _STALE},
+    (
+        WINDOW,
+        Parameter("host", "only nodes of these names; an empty one means all", repeatable=True),
+        TYPE,
+        OPERATOR,
+        SHAPE,
+    ),
+    "Parameters combine by AND, several values of one by OR.",
+)
+WATCHER_HOST = Operation(
+    "The load of one node",
+    {200: Answer("the document with one node", _DOCUMENTS), 304: _NOT_MODIFIED, 400: _BAD, 404: _NONE, 503: _STALE},
+    (HOST_IN_PATH, WINDOW, TYPE, OPERATOR, SHAPE),
+    "A node that is called health is found by /watcher?host=health.",
+)
+COLUMNS = Operation(
+    "The load of all nodes as columns",
+    {200: Answer("the columns", ColumnsDocument), 304: _NOT_MODIFIED, 400: _BAD, 404: _NONE, 503: _STALE},
+    (WINDOW, TYPE, OPERATOR),
+)
+HISTORY = Operation(
+    "Stored windows of one node over time",
+    {
+        200: Answer("the series, or with shape=rows the rows", HistoryDocument),
+        400: _BAD,
+        404: failure("unknown_host: nothing is stored of a node of that name, and none is known"),
+        503: failure("history_unavailable: the store cannot answer"),
+    },
+    (
+        Parameter("host", "the name of the node; needed"),
+        TYPE,
+        OPERATOR,
+        WINDOW,
+        Parameter("from", "unix seconds, an RFC 3339 date, or how long ago (-6h); one hour before `to` by default"),
+        Parameter("to", "the same; now by default"),
+        Parameter(
+            "step",
+            "distance of the points: seconds, or a duration (5m); 60 by default. Each step gives its last value at "
+            f"its true time. A series has at most {MOST_POINTS} points",
+        ),
+        Parameter("shape", "series, or one row a value", {"type": "string", "enum": ["series", "rows"]}),
+    ),
+)
+FINDINGS = Operation(
+    "What the review of samples found, and what is asked of the source",
+    {200: Answer("the findings, newest first", FindingsDocument), 400: _BAD},
+)
+PROVIDER_HEALTH = Operation(
+    "Whether the provider answered at the last tick",
+    {
+        200: Answer("it did", HealthDocument),
+        503: failure("provider_down: it did not; provider_not_asked: there was no tick yet"),
+    },
+    description="Makes no call of its own.",
+)
+HEALTHZ = Operation(
+    "Alive",
+    {
+        200: Answer("ticks begin when they should", AliveDocument),
+        503: failure("not_alive: no tick began for 1.5 intervals"),
+    },
+)
+READYZ = Operation(
+    "Ready",
+    {
+        200: Answer("there is a window young enough to serve", ReadyDocument),
+        503: Answer("no_metrics or stale, beside the same detail", NotReadyDocument),
+    },
+)
+METRICS = Operation(
+    "Node windows and the service's own health for Prometheus",
+    {200: Answer("Prometheus' text format", media_type="text/plain")},
+)
+PAGE = Operation("The status page", {200: Answer("HTML", media_type="text/html"), 304: _NOT_MODIFIED})
+OPENAPI = Operation("This document", {200: Answer("an OpenAPI 3.1 document", dict[str, Any]), 304: _NOT_MODIFIED})

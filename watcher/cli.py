@@ -1,0 +1,216 @@
+"""The command line: from words to one call of the part that does the work.
+
+Nothing but click is imported until a command runs, so that `--help`, completion and typing errors answer at once:
+NumPy alone takes longer to load than all of this.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from watcher import __version__
+
+if TYPE_CHECKING:
+    from watcher.settings import Settings, SettingsError
+
+LOGGER = logging.getLogger(__name__)
+BAD_SETTINGS = 2
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="load-watcher", message="%(prog)s %(version)s")
+def main() -> None:
+    """Windows of node load for Kubernetes scheduling.
+
+    Settings come from flags, then the environment (LOAD_WATCHER_<SECTION>_<KEY>), then load-watcher.toml.
+    """
+
+
+# --- settings from the command line -----------------------------------------------------------------------------------
+
+
+def _assignments(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """What --set was given. The value is not repeated where it is wrong: it may be a secret."""
+    pairs = [each.partition("=") for each in given]
+    if not all(key.strip() and equals for key, equals, _ in pairs):
+        raise click.BadParameter("must have the form section.key=value")
+    return {key.strip(): value for key, _, value in pairs}
+
+
+_CONFIG = click.option("--config", type=click.Path(path_type=Path), help="TOML file; else load-watcher.toml, if any.")
+_STORE_URL = click.option("--store-url", metavar="URL", help="Database, like sqlite:///load-watcher.db.")
+_SET = click.option(
+    "--set", "assigned", multiple=True, metavar="KEY=VALUE", callback=_assignments, help="Any setting, by its key."
+)
+_OPTIONS = (
+    _CONFIG,
+    click.option("--provider", metavar="NAME", help="Source of samples, like host or prometheus."),
+    click.option("--address", metavar="URL", help="Where the source is."),
+    click.option("--interval", metavar="DURATION", help="How often samples are fetched."),
+    click.option("--host", metavar="ADDRESS", help="Address to listen on."),
+    click.option("--port", metavar="PORT", help="Port to listen on; 0 takes any free one."),
+    _STORE_URL,
+    click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error or critical."),
+    click.option("--log-format", metavar="FORMAT", help="text or json."),
+    click.option("-v", "--verbose", is_flag=True, help="The same as --log-level debug."),
+    _SET,
+)
+_KEYS = {
+    "provider": "provider.name",
+    "address": "provider.address",
+    "interval": "refresh.interval",
+    "host": "server.host",
+    "port": "server.port",
+    "store_url": "store.url",
+    "log_level": "log.level",
+    "log_format": "log.format",
+}
+
+
+def _with_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """A decorator that gives a command these options, in this order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _flags(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the options say, by full key."""
+    flags = {**given["assigned"]}
+    if given.get("verbose"):
+        flags["log.level"] = "debug"
+    return flags | {key: given[name] for name, key in _KEYS.items() if given.get(name) is not None}
+
+
+def _load(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) -> Settings:
+    """The settings that these options, this process's environment and the file give; SettingsError otherwise."""
+    from watcher import settings
+
+    flags = _flags(given) | dict(beside or {})
+    return settings.load(flags=flags, environ=os.environ, file=given["config"], cwd=Path.cwd())
+
+
+def _load_or_exit(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) -> Settings:
+    from watcher.settings import SettingsError
+
+    try:
+        return _load(given, beside=beside)
+    except SettingsError as error:
+        _print_problems(error)
+        raise SystemExit(BAD_SETTINGS) from None
+
+
+def _print_problems(error: SettingsError) -> None:
+    count = len(error.problems)
+    click.echo(f"load-watcher: {count} problem{'s' if count > 1 else ''} in the settings", err=True)
+    for problem in error.problems:
+        click.echo(f"\n{click.style(problem.key, bold=True)}: {problem.message}", err=True)
+        click.echo(f"  {click.style('cure:', fg='green')} {problem.cure}", err=True)
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@main.command()
+@_with_options(*_OPTIONS)
+def serve(**given: Any) -> None:
+    """Run the service until SIGTERM. SIGHUP makes it read its settings again."""
+    from watcher.logs import setup_logging
+
+    settings = _load_or_exit(given)
+    setup_logging(settings.log)
+    for notice in settings.notices:
+        LOGGER.warning("settings: %s", notice)
+    LOGGER.info("samples come from the provider %s: %s", settings.provider.name, settings.provider.reason)
+    from watcher import server
+
+    def reload() -> Settings:
+        renewed = _load(given)
+        setup_logging(renewed.log)
+        return renewed
+
+    raise SystemExit(server.run(settings, reload=reload))
+
+
+@main.group()
+def config() -> None:
+    """Check settings, or show those in effect."""
+
+
+@config.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def check(file: Path) -> None:
+    """Say everything that is wrong with FILE, as serve would find it here; exit 2 if anything is."""
+    settings = _load_or_exit({"config": file, "assigned": {}})
+    for notice in settings.notices:
+        click.echo(f"note: {notice}", err=True)
+    click.echo("ok")
+
+
+@config.command("show")
+@_with_options(*_OPTIONS)
+def show_settings(**given: Any) -> None:
+    """Print the settings in effect and where each is from, without anything secret."""
+    from watcher.settings import show
+
+    click.echo(show(_load_or_exit(given)), nl=False)
+
+
+@main.group()
+def db() -> None:
+    """Look after the database."""
+
+
+@db.command()
+@_with_options(_CONFIG, _STORE_URL, _SET)
+def upgrade(**given: Any) -> None:
+    """Bring the database up to date, making it if there is none."""
+    from watcher import store
+
+    _run_on_database(store.upgrade, given)
+
+
+@db.command()
+@_with_options(_CONFIG, _STORE_URL, _SET)
+def current(**given: Any) -> None:
+    """Say which version the database has."""
+    from watcher import store
+
+    _run_on_database(store.current, given)
+
+
+@db.command()
+@_with_options(_CONFIG, _STORE_URL, _SET)
+def vacuum(**given: Any) -> None:
+    """Give back the disk space of what was deleted. The service must not be running."""
+    from watcher import store
+
+    _run_on_database(store.vacuum, given)
+
+
+def _run_on_database(action: Callable[[str], str], given: Mapping[str, Any]) -> None:
+    """Print what `action` says of the database that the settings name; exit 1 with the cure where it cannot."""
+    from watcher.store import StoreError
+
+    # No source is asked here, so none needs to be set: an init container upgrades before anything else is known.
+    settings = _load_or_exit(given, beside={"provider.name": "host"})
+    try:
+        click.echo(action(settings.store.url))
+    except StoreError as error:
+        click.echo(f"load-watcher: {error}" + (f"\n  {error.hint}" if error.hint else ""), err=True)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main(prog_name="load-watcher")

@@ -1,0 +1,170 @@
+"""A copy of all objects of a resource that keeps itself true, so that looking something up asks nobody.
+
+List, then watch from where the list ended: so far it is easy. Then the watch ends, every few minutes by itself, and
+sometimes because a server dies or has forgotten the version we are at. What went in between must not stay here as a
+ghost, and a server that has trouble must not be asked in a tight loop. The rules:
+
+* a watch that ended after it brought something goes on from the last version seen;
+* a watch that brought nothing at all, not even a bookmark, may be one that waits for a version which a restored etcd
+  will reach next year: list anew;
+* 410 Gone, and anything else that is not a broken connection: list anew, and what the list lacks is gone;
+* after every failure wait, each time longer, without chance in it; an event, or a watch that lasted, ends that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Generic
+
+from watcher.kube.client import WATCH_S, KubeClient
+from watcher.kube.errors import KubeError, KubeGone, KubeMalformed, KubeUnreachable
+from watcher.kube.shapes import ItemT, Resource, key_of
+
+log = logging.getLogger(__name__)
+
+DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+"""Seconds to wait after the first failure in a row, the second, …; the last for all that follow."""
+LASTED_S = 5.0
+CLOSE_WITHIN_S = 0.5
+
+
+class Informer(Generic[ItemT]):
+    """All objects of `resource`, by name (`shapes.key_of`), as a background task keeps them.
+
+    `on_change(name, old, new)` is called in the event loop for each change, with None for an object that was not there
+    before or is not any more; what it raises is logged and costs nothing else.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource[ItemT],
+        *,
+        on_change: Callable[[str, ItemT | None, ItemT | None], None] | None = None,
+        watch_seconds: int = WATCH_S,
+        delays: tuple[float, ...] = DELAYS,
+    ) -> None:
+        self.resource = resource
+        self.synced = asyncio.Event()
+        """Set once the first list has come."""
+        self.error: KubeError | None = None
+        """Why the copy is not being kept up at the moment; None while it is."""
+        self._client = client
+        self._on_change = on_change
+        self._watch_seconds = watch_seconds
+        self._delays = delays
+        self._objects: dict[str, ItemT] = {}
+        self._version = ""
+        self._failures = 0
+        self._tried = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def objects(self) -> Mapping[str, ItemT]:
+        """What there is, by name; a view that follows."""
+        return MappingProxyType(self._objects)
+
+    async def start(self) -> None:
+        """Begin in the background. Does not wait, and does not fail because the API is away."""
+        self._task = asyncio.create_task(self._keep_up(), name=f"informer-{self.resource.full_name}")
+
+    async def close(self) -> None:
+        """Stop, within half a second."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=CLOSE_WITHIN_S)
+            self._task = None
+
+    async def wait(self) -> None:
+        """Wait for the first list. Raises the KubeError that keeps it from coming, as soon as there is one."""
+        await self._tried.wait()
+        if not self.synced.is_set() and self.error is not None:
+            raise self.error.with_traceback(None)  # to each who waits, and must not collect their frames
+
+    # --- in the background -------------------------------------------------------------------------------------------
+
+    async def _keep_up(self) -> None:
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except KubeGone as error:
+                log.debug("the watch of %s must begin anew: %s", self.resource.full_name, error)
+                self._version = ""
+                await self._pause()
+            except KubeError as error:
+                if not isinstance(error, KubeUnreachable) or error.status is not None:
+                    self._version = ""
+                self._failed(error)
+                await self._pause()
+            except Exception as error:  # a fault of ours must not end the copy for good, nor go unseen
+                log.exception("keeping %s of Kubernetes up to date failed", self.resource.full_name)
+                self._version = ""
+                self._failed(KubeMalformed(f"{self.resource.full_name} could not be read: {type(error).__name__}"))
+                await self._pause()
+
+    async def _list(self) -> None:
+        listing = await self._client.list(self.resource)
+        found = {key_of(item): item for item in listing.items}
+        for name in self._objects.keys() - found.keys():
+            self._put(name, None)
+        for name, item in found.items():
+            self._put(name, item)
+        self._version = listing.version
+        self.synced.set()
+        self._tried.set()
+
+    async def _watch(self) -> None:
+        """Watch until the server ends it."""
+        loop = asyncio.get_running_loop()
+        began, heard = loop.time(), False
+        events = self._client.watch(self.resource, since=self._version, seconds=self._watch_seconds)
+        try:
+            async for event in events:
+                if event.type == "OPENED":
+                    self._agreed()
+                    continue
+                if event.item is not None:
+                    self._put(key_of(event.item), None if event.type == "DELETED" else event.item)
+                self._version = event.version or self._version
+                self._failures, heard = 0, True
+        finally:
+            await events.aclose()
+        if not heard:
+            self._version = ""
+        if heard or loop.time() - began >= min(LASTED_S, self._watch_seconds / 2):
+            self._failures = 0
+        else:
+            await self._pause()
+
+    def _put(self, name: str, new: ItemT | None) -> None:
+        old = self._objects.get(name)
+        if new is None:
+            self._objects.pop(name, None)
+        else:
+            self._objects[name] = new
+        if self._on_change is not None and old != new:
+            try:
+                self._on_change(name, old, new)
+            except Exception:
+                log.exception("what was to be done about a change of %s %s failed", self.resource.full_name, name)
+
+    def _agreed(self) -> None:
+        if self.error is not None:
+            log.info("%s of Kubernetes are kept up to date again", self.resource.full_name)
+        self.error = None
+
+    def _failed(self, error: KubeError) -> None:
+        if self.error is None:
+            log.warning("%s of Kubernetes cannot be kept up to date: %s", self.resource.full_name, error)
+        self.error = error
+        self._tried.set()
+
+    async def _pause(self) -> None:
+        delay = self._delays[min(self._failures, len(self._delays) - 1)]
+        self._failures += 1
+        await asyncio.sleep(delay)

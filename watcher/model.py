@@ -1,0 +1,580 @@
+"""The nouns everything else speaks: metrics, operators, windows, samples, snapshots, and the shapes on the wire.
+
+Pure: no I/O, no clock. A *sample* is one reading of one metric of one node at its true time. A *slot* is
+floor(time / resolution), so slots are aligned to the wall clock and two replicas agree. A *window* is a number of
+whole slots that ends with the newest accepted sample. A *snapshot* is what one tick knew of all nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
+U16 = NDArray[np.uint16]
+Bool = NDArray[np.bool_]
+
+
+class MetricType(StrEnum):
+    """What is measured, spelt as the Trimaran plug-ins compare it (case matters to them)."""
+
+    CPU = "CPU"
+    MEMORY = "Memory"
+    STORAGE = "Storage"
+    BANDWIDTH = "Bandwidth"
+    ENERGY = "Energy"
+    GPU = "GPU"
+    PRESSURE = "Pressure"
+
+
+class Operator(StrEnum):
+    """How the samples of a window became one number. The order is the order on the wire: TargetLoadPacking takes the
+    last of AVG and Latest that it meets, so Latest precedes AVG."""
+
+    LATEST = "Latest"
+    AVG = "AVG"
+    STD = "STD"
+    MAX = "MAX"
+    P50 = "P50"
+    P90 = "P90"
+    P95 = "P95"
+    P99 = "P99"
+
+
+DEFAULT_OPERATORS = (Operator.AVG, Operator.STD)
+ON_DEMAND_OPERATORS = (Operator.MAX, Operator.P50, Operator.P90, Operator.P95, Operator.P99)
+QUANTILE = {Operator.P50: 0.5, Operator.P90: 0.9, Operator.P95: 0.95, Operator.P99: 0.99, Operator.MAX: 1.0}
+
+
+class Unit(StrEnum):
+    """The unit of a metric's values inside and on the wire."""
+
+    PERCENT = "percent"
+    BYTES_PER_SECOND = "bytes/s"
+    PACKETS_PER_SECOND = "packets/s"
+    WATTS = "watts"
+
+
+# Units a source may declare -> (our unit, factor). The one place where units are converted.
+SOURCE_UNITS: Mapping[str, tuple[Unit, float]] = {
+    "ratio": (Unit.PERCENT, 100.0),
+    "percent": (Unit.PERCENT, 1.0),
+    "bytes/s": (Unit.BYTES_PER_SECOND, 1.0),
+    "bits/s": (Unit.BYTES_PER_SECOND, 0.125),
+    "packets/s": (Unit.PACKETS_PER_SECOND, 1.0),
+    "watts": (Unit.WATTS, 1.0),
+    "microwatts": (Unit.WATTS, 1e-6),
+}
+
+
+class Combine(StrEnum):
+    """How several series of one node become one (contract 5.1, "Types")."""
+
+    NEWEST_MAX = "newest, then maximum"
+    SUM = "sum"
+    MAX = "maximum"
+    MEAN = "mean"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric of a node. `key` names it in settings, `name` on the wire (upstream's rule name, whatever expression
+    produced the values). `moves` says that on a living node it never stands still."""
+
+    key: str
+    name: str
+    type: MetricType
+    unit: Unit
+    combine: Combine
+    moves: bool = False
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("CPU", "instance:node_cpu:ratio", MetricType.CPU, Unit.PERCENT, Combine.NEWEST_MAX, moves=True),
+    Metric(
+        "Memory",
+        "instance:node_memory_utilisation:ratio",
+        MetricType.MEMORY,
+        Unit.PERCENT,
+        Combine.NEWEST_MAX,
+        moves=True,
+    ),
+    Metric(
+        "Storage",
+        "instance_device:node_disk_io_time_seconds:rate5m",
+        MetricType.STORAGE,
+        Unit.PERCENT,
+        Combine.MAX,
+    ),
+    Metric(
+        "NetworkTransmit",
+        "instance:node_network_transmit_bytes:rate:sum",
+        MetricType.BANDWIDTH,
+        Unit.BYTES_PER_SECOND,
+        Combine.SUM,
+        moves=True,
+    ),
+    Metric(
+        "NetworkReceive",
+        "instance:node_network_receive_bytes:rate:sum",
+        MetricType.BANDWIDTH,
+        Unit.BYTES_PER_SECOND,
+        Combine.SUM,
+        moves=True,
+    ),
+    Metric(
+        "NetworkTransmitDrop",
+        "instance:node_network_transmit_drop_excluding_lo:rate5m",
+        MetricType.BANDWIDTH,
+        Unit.PACKETS_PER_SECOND,
+        Combine.SUM,
+    ),
+    Metric(
+        "NetworkReceiveDrop",
+        "instance:node_network_receive_drop_excluding_lo:rate5m",
+        MetricType.BANDWIDTH,
+        Unit.PACKETS_PER_SECOND,
+        Combine.SUM,
+    ),
+    Metric(
+        "EnergyPackage",
+        "kepler_node_package_joules_total",
+        MetricType.ENERGY,
+        Unit.WATTS,
+        Combine.SUM,
+        moves=True,
+    ),
+    Metric("EnergyCore", "kepler_node_core_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
+    Metric("EnergyUncore", "kepler_node_uncore_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
+    Metric("EnergyDram", "kepler_node_dram_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
+    Metric("EnergyOther", "kepler_node_other_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
+    Metric("EnergyGPU", "kepler_node_gpu_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
+    Metric("EnergyPlatform", "kepler_node_platform_joules_total", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
+    Metric("EnergyHost", "scaph_host_power_microwatts", MetricType.ENERGY, Unit.WATTS, Combine.SUM),
+    Metric("GPU", "DCGM_FI_DEV_GPU_UTIL", MetricType.GPU, Unit.PERCENT, Combine.MEAN),
+    Metric("PressureCPU", "node_pressure_cpu_some_avg10", MetricType.PRESSURE, Unit.PERCENT, Combine.NEWEST_MAX),
+    Metric("PressureMemory", "node_pressure_memory_some_avg10", MetricType.PRESSURE, Unit.PERCENT, Combine.NEWEST_MAX),
+    Metric("PressureIO", "node_pressure_io_some_avg10", MetricType.PRESSURE, Unit.PERCENT, Combine.NEWEST_MAX),
+)
+METRIC_BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in METRICS}
+METRIC_BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
+METRIC_ORDER: Mapping[str, int] = {metric.name: order for order, metric in enumerate(METRICS)}
+
+
+# --- samples ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesBatch:
+    """Samples of one metric as a source gave them, already in the metric's unit, not yet reviewed.
+
+    `nodes[k]` is the node of series k (a name may repeat: several series of one node); `series[i]`, `time[i]` (unix
+    seconds, true source time) and `value[i]` are sample i. Within a series samples come in ascending time.
+    """
+
+    metric: Metric
+    nodes: tuple[str, ...]
+    series: I64
+    time: F64
+    value: F64
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """At most one sample per node and slot: what fits into the history. Arrays of equal length; `node` indexes
+    `names`, `slot` = floor(time / resolution), `time` in unix seconds, `value` in the metric's unit."""
+
+    names: tuple[str, ...]
+    node: I64
+    slot: I64
+    time: F64
+    value: F64
+
+    def where(self, keep: Bool) -> Cells:
+        """The cells where `keep` is true, same names."""
+        return Cells(self.names, self.node[keep], self.slot[keep], self.time[keep], self.value[keep])
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a metric's samples come from. If any of it changes, old and new samples must not share a window."""
+
+    source: str
+    expression: str
+    unit: str
+    smoothing_s: float
+    """Over how many seconds the source itself already averages (recording rules with rate[5m]: 300; host: 0)."""
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A length of time as users write it ("15m") and in seconds."""
+
+    label: str
+    seconds: int
+
+
+DEFAULT_WINDOW_S = 900
+
+
+def default_window(windows: Sequence[Window]) -> Window:
+    """15 minutes if served, else the longest below, else the shortest. `windows` ascend and are not empty."""
+    within = [window for window in windows if window.seconds <= DEFAULT_WINDOW_S]
+    return within[-1] if within else windows[0]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricWindows:
+    """One metric of all n nodes in all W windows; NaN is "not known". Row order of the windows: ascending length.
+
+    `average`, `deviation` (population) and `count` are [W, n]; an average is NaN where the window does not count for
+    that node (too few samples, contract 5.1 "Coverage"). `coverage` [W, n] is count * cadence / window, at most 1.
+    `latest`, `sampled` (unix seconds of the newest sample) and `cadence` (seconds) are [n].
+    """
+
+    metric: Metric
+    provenance: Provenance
+    latest: F64
+    sampled: F64
+    cadence: F64
+    count: I64
+    coverage: F64
+    average: F64
+    deviation: F64
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one tick knew, immutable. Times are unix seconds.
+
+    `timestamp` is when the fetch finished, `end` the time of the newest accepted sample. `nodes` is sorted by name;
+    all arrays follow it. `sampled` [n] is each node's newest sample, `age_s` [n] is NaN but for nodes that have gone
+    silent or are held (see review): there it is their age at `timestamp`. `on_demand(metric name, operator)` gives
+    MAX and percentiles [W, n] (same NaN rule as `average`), computed when first asked for.
+    """
+
+    timestamp: float
+    end: float
+    source: str
+    resolution: int
+    windows: tuple[Window, ...]
+    nodes: tuple[str, ...]
+    metrics: tuple[MetricWindows, ...]
+    sampled: F64
+    age_s: F64
+    quarantined: frozenset[str] = frozenset()
+    """nodes whose exporter repeats itself, left out until it moves again"""
+    lost: Mapping[str, float] = field(default_factory=dict)
+    """known node that vanished with many others in a partial outage -> its last sample's time; not empty means that
+    the list of all nodes would be a remnant and is not served (503)"""
+    on_demand: Callable[[str, Operator], F64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderHealth:
+    """How the source stood at the last tick. `ok` is None until it was first asked, `reason` says why it is not ok,
+    `since` is the unix time in seconds at which this state began."""
+
+    ok: bool | None
+    reason: str
+    since: float
+
+
+# --- what the store keeps --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBlock:
+    """k consecutive slots of one metric for all n nodes: `values` [k, n] (NaN: none) and `offset_ms` [k, n], the
+    milliseconds of the true time after the slot's start (CARRIED: not a sample, a carried value)."""
+
+    metric: str
+    first_slot: int
+    nodes: tuple[str, ...]
+    values: F64
+    offset_ms: U16
+
+
+CARRIED = 65535  # in offset_ms: this cell was filled from the cell before, and never counts as coverage
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRecord:
+    """One minute of one window for the record: `values` [columns, n], columns are (metric name, operator)."""
+
+    window: Window
+    time: int
+    nodes: tuple[str, ...]
+    columns: tuple[tuple[str, Operator], ...]
+    values: F32
+
+
+@dataclass(frozen=True, slots=True)
+class TickRecord:
+    """All that one tick asks the store to keep, in one transaction."""
+
+    timestamp: float
+    end: float
+    source: str
+    resolution: int
+    windows: tuple[Window, ...]
+    provenance: Mapping[str, Provenance]
+    blocks: tuple[SampleBlock, ...]
+    records: tuple[WindowRecord, ...]
+    lost: Mapping[str, float] = field(default_factory=dict)
+    """as in Snapshot: a start must go on refusing the list that was refused"""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What the store had at start: the samples of the last tick that it kept, and where they came from."""
+
+    timestamp: float
+    end: float
+    source: str
+    resolution: int
+    windows: tuple[Window, ...]
+    provenance: Mapping[str, Provenance]
+    blocks: tuple[SampleBlock, ...]
+    lost: Mapping[str, float] = field(default_factory=dict)
+
+
+# --- findings --------------------------------------------------------------------------------------------------------
+
+
+class FindingKind(StrEnum):
+    """What the review of samples can find, and what the service finds out about its source."""
+
+    MISSING = "missing"
+    STALE = "stale"
+    NON_FINITE = "non_finite"
+    OUT_OF_RANGE = "out_of_range"
+    FROZEN = "frozen"
+    COUNTER_RESET = "counter_reset"
+    JUMP = "jump"
+    DUPLICATE_SERIES = "duplicate_series"
+    UNKNOWN_NODE = "unknown_node"
+    CLOCK_SKEW = "clock_skew"
+    FUTURE_SAMPLE = "future_sample"
+    CLOCK_STEP = "clock_step"
+    SHORT_COVERAGE = "short_coverage"
+    PARTIAL_OUTAGE = "partial_outage"
+    QUERY_FAILED = "query_failed"
+    NO_SERIES = "no_series"
+    SOURCE = "source"
+    STORE = "store"
+
+
+class Remedy(StrEnum):
+    """What was done about a finding. `reported` means nothing was changed."""
+
+    REPORTED = "reported"
+    DROPPED = "dropped"
+    CLAMPED = "clamped"
+    CARRIED = "carried"
+    SHORTER_WINDOW = "shorter_window"
+    QUARANTINED = "quarantined"
+    LEFT_OUT = "left_out"
+    HELD = "held"
+    COMBINED = "combined"
+    HISTORY_EMPTIED = "history_emptied"
+    SET_ASIDE = "set_aside"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One observation about one node's metric (either may be "": the whole fleet, all metrics) at `time`."""
+
+    kind: FindingKind
+    node: str
+    metric: str
+    time: float
+    reason: str
+    remedy: Remedy
+
+
+# --- shapes on the wire ----------------------------------------------------------------------------------------------
+# These types are the one source of the JSON that clients decode and of /openapi.json. The hot bodies are written by
+# publish.py with templates; a test holds that both agree byte for byte in meaning.
+
+Finite = Annotated[float, msgspec.Meta(description="finite; at most 15 significant digits, no exponent")]
+UnixSeconds = Annotated[int, msgspec.Meta(description="unix time in seconds")]
+
+
+class MetricValue(msgspec.Struct):
+    """One number of one node. `name` is upstream's rule name; `rollup` the window it really covers, "" for Latest."""
+
+    name: str
+    type: str
+    operator: str
+    rollup: str = ""
+    value: Finite = 0.0
+
+
+class Metadata(msgspec.Struct):
+    """Kept for the Go client; always empty here."""
+
+    dataCenter: str = ""  # noqa: N815  (wire name)
+
+
+class NodeMetrics(msgspec.Struct, omit_defaults=False):
+    """What is known of one node. `sampled` is the unix second of its newest sample; `age_s` stands only on a node that
+    has gone silent, or whose last values are kept through a partial outage."""
+
+    metrics: list[MetricValue] = []
+    tags: dict[str, str] = {}
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    sampled: UnixSeconds = 0
+    age_s: float | msgspec.UnsetType = msgspec.UNSET
+
+
+class WindowInfo(msgspec.Struct):
+    """The window asked for: `end` is the newest accepted sample, `start` = `end` - `duration`."""
+
+    duration: str
+    start: UnixSeconds
+    end: UnixSeconds
+
+
+class NodeMetricsData(msgspec.Struct):
+    """The shape that load-watcher's code writes and its Go client reads."""
+
+    NodeMetricsMap: dict[str, NodeMetrics] = {}
+
+
+class WatcherDocument(msgspec.Struct):
+    """Body of GET /watcher."""
+
+    timestamp: UnixSeconds
+    window: WindowInfo
+    source: str
+    data: NodeMetricsData
+
+
+class KepWatcherDocument(msgspec.Struct):
+    """Body of GET /watcher?shape=kep: the nodes directly under `data`, as KEP-61 and the seed print it."""
+
+    timestamp: UnixSeconds
+    window: WindowInfo
+    source: str
+    data: dict[str, NodeMetrics]
+
+
+class Column(msgspec.Struct):
+    """One metric and operator over all nodes, null where absent. `window` is the window these values cover ("" for
+    Latest): a node that fell back to a shorter window stands in that window's column, so each (node, metric,
+    operator) stands in one column only."""
+
+    name: str
+    type: str
+    operator: str
+    window: str
+    unit: str
+    values: list[float | None]
+
+
+class ColumnsDocument(msgspec.Struct):
+    """Body of GET /api/v1/columns. `sampled[name][i]` is the unix time of node i's newest sample of that metric;
+    `age_s[i]` the age of a silent or held node, null for the others."""
+
+    timestamp: UnixSeconds
+    window_end: UnixSeconds
+    source: str
+    nodes: list[str]
+    sampled: dict[str, list[float | None]]
+    columns: list[Column]
+    smoothing_s: dict[str, float] = {}
+    age_s: list[float | None] = []
+
+
+class HistorySeries(msgspec.Struct):
+    """One metric and operator of one node over time; `points` are [unix seconds, value], ascending."""
+
+    host: str
+    name: str
+    type: str
+    operator: str
+    window: str
+    unit: str
+    points: list[tuple[UnixSeconds, Finite]]
+
+
+class HistoryRow(msgspec.Struct):
+    """The same, one row a value (`?shape=rows`), as table-minded readers such as Grafana's Infinity like it."""
+
+    time: UnixSeconds
+    host: str
+    name: str
+    type: str
+    operator: str
+    window: str
+    value: Finite
+
+
+class HistoryDocument(msgspec.Struct):
+    """Body of GET /api/v1/history. `step` in seconds: the distance of the points that were asked for."""
+
+    start: UnixSeconds
+    end: UnixSeconds
+    step: int
+    series: list[HistorySeries] = []
+    rows: list[HistoryRow] = []
+
+
+class FindingEntry(msgspec.Struct):
+    """A finding with how often and since when. Equal kind, node and metric are one entry."""
+
+    kind: str
+    node: str
+    metric: str
+    reason: str
+    remedy: str
+    first_seen: UnixSeconds
+    last_seen: UnixSeconds
+    count: int
+
+
+class QuerySource(msgspec.Struct):
+    """What the provider uses for a metric, and why."""
+
+    metric: str
+    type: str
+    expression: str
+    unit: str
+    node_label: str
+    smoothing_s: float
+    reason: str
+
+
+class FindingsDocument(msgspec.Struct):
+    """Body of GET /api/v1/findings, newest first."""
+
+    timestamp: UnixSeconds
+    review_mode: str
+    findings: list[FindingEntry]
+    sources: list[QuerySource]
+
+
+class ErrorDetail(msgspec.Struct):
+    """What went wrong, and what to do about it."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class ErrorDocument(msgspec.Struct):
+    """Every error of the API has this shape."""
+
+    error: ErrorDetail

@@ -1,0 +1,47 @@
+"""The sources, one file each, and the table that names them.
+
+A provider's library is imported in that provider's file alone, and that file only when the provider is chosen. A new
+source is one file, one line here and one test file; outside packages add theirs through the entry-point group
+`load_watcher.providers` (a function from settings to a Provider).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from watcher.providers.base import Provider
+
+if TYPE_CHECKING:
+    from watcher.settings import Settings
+
+    Factory = Callable[[Settings], Provider]
+
+ENTRY_POINT_GROUP = "load_watcher.providers"
+
+# name in the settings -> "module:function" that makes the provider from the settings
+PROVIDERS: Mapping[str, str] = {
+    "host": "watcher.providers.host:from_settings",
+    "prometheus": "watcher.providers.prometheus:from_settings",
+    "influxdb": "watcher.providers.influxdb:from_settings",
+    "metrics-server": "watcher.providers.metrics_server:from_settings",
+}
+
+
+def known_names() -> tuple[str, ...]:
+    """The provider names that this installation can build, sorted."""
+    return tuple(sorted({*PROVIDERS, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))}))
+
+
+def build(settings: Settings) -> Provider:
+    """The provider that the settings name. Settings are validated before, so an unknown name is a programming error."""
+    name = settings.provider.name
+    if name in PROVIDERS:
+        module, function = PROVIDERS[name].split(":")
+        factory: Factory = getattr(import_module(module), function)
+        return factory(settings)
+    (point,) = entry_points(group=ENTRY_POINT_GROUP, name=name)
+    factory = point.load()
+    return factory(settings)

@@ -1,0 +1,113 @@
+"""What a source of samples must offer, and how it may fail.
+
+A provider answers `fetch(since, until)` with the samples it has between the two, at their true times. It keeps no
+windows, judges no sample, and knows nothing of who asks. It may fail as a whole (ProviderError) or for one metric only
+(a QueryFailure in the answer): one failing query costs its metric, not the tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from watcher.model import Finding, Provenance, SeriesBatch
+
+
+class ProviderError(Exception):
+    """The source gave nothing. `hint` says what the operator can do; the cause is chained. Never carries a secret."""
+
+    kind = "provider"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class ProviderUnreachable(ProviderError):
+    """No connection, no answer in time, or an answer of the kind that passes (502, 503, 504): worth a retry."""
+
+    kind = "unreachable"
+
+
+class ProviderRefused(ProviderError):
+    """The source answered no: credentials, TLS, permission, or a query that it will not run. A retry will not help."""
+
+    kind = "refused"
+
+
+class ProviderMalformed(ProviderError):
+    """The source answered something that is not what its protocol says."""
+
+    kind = "malformed"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryFailure:
+    """One metric that could not be had this time."""
+
+    metric: str  # Metric.name
+    error: ProviderError
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """What is asked for one metric, and why: shown in findings, on /metrics and in one log line."""
+
+    metric: str  # Metric.name
+    expression: str
+    unit: str  # as declared by the source: a key of model.SOURCE_UNITS
+    node_label: str
+    smoothing_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """The answer: batches of the metrics that answered, failures of those that did not.
+
+    `plans` are those in use, by metric name; `findings` what the source itself noticed (no node label, no series,
+    a warning of a partial response); `clock_offset_s` is the source's clock minus ours, None where it does not tell.
+    """
+
+    batches: tuple[SeriesBatch, ...]
+    failures: tuple[QueryFailure, ...] = ()
+    plans: Mapping[str, QueryPlan] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    clock_offset_s: float | None = None
+
+
+class Provider(Protocol):
+    """A source of samples."""
+
+    @property
+    def source(self) -> str:
+        """The name on the wire: "Prometheus", "Host"."""
+        ...
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it can be asked for times before it was first asked, so that backfill makes sense."""
+        ...
+
+    async def start(self) -> None:
+        """Take up what it needs (threads, connections, background sampling). Does not ask the source, never fails
+        because the source is away."""
+        ...
+
+    async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
+        """Samples with since <= time <= until (unix seconds); `only` names metrics (Metric.name), None means all.
+
+        Raises ProviderError if the source gave nothing at all. Cancelling must be safe at any await.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release everything within a second, whatever still hangs."""
+        ...
+
+
+def provenance(plan: QueryPlan, source: str) -> Provenance:
+    """The part of a plan that decides whether old samples may stay beside new ones. The label that names the nodes is
+    part of the expression: under another label the same series belong to other names."""
+    return Provenance(source, f"{plan.expression} by {plan.node_label}", plan.unit, plan.smoothing_s)

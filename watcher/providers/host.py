@@ -1,0 +1,414 @@
+"""The load of the machine that we run on, for those who have no monitoring yet, and for a node that watches itself.
+
+The kernel counts (CPU ticks, bytes, milliseconds that a disk was busy), and a load is the difference of two counts, so
+somebody must look at regular times, whether or not anyone asks. A task of its own does so at the start of every slot
+and keeps what it saw; `fetch` hands that out. The first load is the one over half a second, so that a fresh start has
+an answer within a second and not only after a slot.
+
+The definitions are those of the usual recording rules, so that this provider and a Prometheus show the same: CPU as
+kube-prometheus has it (idle, iowait and steal are no use), memory as 1 - MemAvailable / MemTotal, network as the sum
+over all devices but the loopback. As there, what goes through a bridge is counted on the bridge and on the card.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import math
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+
+from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch
+from watcher.providers.base import Fetch, ProviderUnreachable, QueryFailure, QueryPlan
+
+if TYPE_CHECKING:
+    from watcher.settings import Settings
+
+log = logging.getLogger(__name__)
+
+BASELINE_S = 0.5  # what the first load is taken over; a CPU tick is 0.01 s, so it is right to a percent or two
+FIRST_SAMPLE_PATIENCE_S = 3.0
+LOOPBACKS = ("lo", "lo0")
+CPU_USED = ("user", "nice", "system", "irq", "softirq")  # guest time is counted in user and nice already
+CPU_UNUSED = ("idle", "iowait", "steal")
+CPU_MAY_STEP_BACK = ("idle", "iowait")  # by a little, where the kernel runs tickless (proc(5), /proc/stat): no reset
+
+Series = tuple[str, str]
+"""Metric key, and what it was read of: a device, a CPU mode, or ""."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a metric is had here: its source, its unit, why so, over how many seconds the kernel averages it itself, and
+    what it means if this machine does not have it."""
+
+    expression: str
+    unit: str
+    reason: str
+    absent: str
+    smoothing_s: float = 0.0
+
+
+_NO_CARD = "there is no network device but the loopback"
+_NO_PRESSURE = "this kernel gives no pressure stall information; Linux 4.20 and later do, if booted with psi=1"
+PLANS: Mapping[str, Plan] = {
+    "CPU": Plan(
+        "psutil.cpu_times", "percent", "share of the ticks that are neither idle, iowait nor steal", "no CPU times"
+    ),
+    "Memory": Plan("psutil.virtual_memory", "percent", "1 - available / total", "no memory figures"),
+    "Storage": Plan(
+        "psutil.disk_io_counters.busy_time", "percent", "the busiest disk", "no disk that says how busy it is"
+    ),
+    "NetworkTransmit": Plan("psutil.net_io_counters.bytes_sent", "bytes/s", "sum but for the loopback", _NO_CARD),
+    "NetworkReceive": Plan("psutil.net_io_counters.bytes_recv", "bytes/s", "sum but for the loopback", _NO_CARD),
+    "NetworkTransmitDrop": Plan("psutil.net_io_counters.dropout", "packets/s", "sum but for the loopback", _NO_CARD),
+    "NetworkReceiveDrop": Plan("psutil.net_io_counters.dropin", "packets/s", "sum but for the loopback", _NO_CARD),
+    "PressureCPU": Plan("/proc/pressure/cpu", "percent", "some avg10, the kernel's own", _NO_PRESSURE, 10.0),
+    "PressureMemory": Plan("/proc/pressure/memory", "percent", "some avg10, the kernel's own", _NO_PRESSURE, 10.0),
+    "PressureIO": Plan("/proc/pressure/io", "percent", "some avg10, the kernel's own", _NO_PRESSURE, 10.0),
+}
+LEVELS = ("Memory", "PressureCPU", "PressureMemory", "PressureIO")  # no counts: each reading is a value
+NETWORK_FIELDS = {
+    "NetworkTransmit": "bytes_sent",
+    "NetworkReceive": "bytes_recv",
+    "NetworkTransmitDrop": "dropout",
+    "NetworkReceiveDrop": "dropin",
+}
+
+
+# --- one look at the machine -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the machine says at one moment. `values`: CPU seconds by mode, network counts and busy milliseconds by
+    device, levels in percent. `failed`: metric key -> why it could not be read. A metric in neither is not had here."""
+
+    values: Mapping[Series, float]
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_host(root: Path) -> Reading:
+    """Look at this machine; a few milliseconds. Whatever fails costs its own metrics only.
+
+    `root` is where /proc/pressure and /sys/block are looked for; the rest is psutil's to find.
+    """
+    values: dict[Series, float] = {}
+    failed: dict[str, str] = {}
+    for keys, read in _READERS:
+        try:
+            values |= dict(read(root))
+        except Exception as error:  # whatever an odd kernel makes psutil raise
+            failed |= dict.fromkeys(keys, f"{type(error).__name__}: {error}")
+    return Reading(values, failed)
+
+
+def _cpu(_root: Path) -> Iterator[tuple[Series, float]]:
+    times = psutil.cpu_times()
+    for mode in CPU_USED + CPU_UNUSED:
+        yield ("CPU", mode), getattr(times, mode, 0.0)  # macOS knows neither iowait nor steal
+
+
+def _memory(_root: Path) -> Iterator[tuple[Series, float]]:
+    memory = psutil.virtual_memory()
+    yield ("Memory", ""), (1.0 - memory.available / memory.total) * 100.0
+
+
+def _network(_root: Path) -> Iterator[tuple[Series, float]]:
+    for device, counts in psutil.net_io_counters(pernic=True, nowrap=False).items():  # nowrap would hide resets
+        if device not in LOOPBACKS:
+            for key, name in NETWORK_FIELDS.items():
+                yield (key, device), float(getattr(counts, name))
+
+
+def _disks(root: Path) -> Iterator[tuple[Series, float]]:
+    """Whole physical disks: under /sys/block (partitions are not), with a device behind them (loops are not)."""
+    blocks = root / "sys" / "block"
+    for name, counts in (psutil.disk_io_counters(perdisk=True, nowrap=False) or {}).items():
+        busy_ms = getattr(counts, "busy_time", None)  # Linux and FreeBSD only
+        physical = not blocks.is_dir() or (blocks / name.replace("/", "!") / "device").exists()
+        if busy_ms is not None and physical:
+            yield ("Storage", name), float(busy_ms)
+
+
+def _pressure(key: str, name: str) -> Callable[[Path], Iterator[tuple[Series, float]]]:
+    def read(root: Path) -> Iterator[tuple[Series, float]]:
+        try:
+            text = (root / "proc" / "pressure" / name).read_text(encoding="ascii")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # built into the kernel, and not switched on
+                return
+            raise
+        yield (key, ""), parse_pressure(text)
+
+    return read
+
+
+def parse_pressure(text: str) -> float:
+    """The "some avg10" of a /proc/pressure file, in percent. ValueError if it is not there."""
+    for line in text.splitlines():
+        kind, *fields = line.split()
+        values = dict(part.partition("=")[::2] for part in fields)
+        if kind == "some" and "avg10" in values:
+            return float(values["avg10"])
+    raise ValueError(f"no 'some avg10=' in {text[:80]!r}")
+
+
+_READERS: tuple[tuple[tuple[str, ...], Callable[[Path], Iterator[tuple[Series, float]]]], ...] = (
+    (("CPU",), _cpu),
+    (("Memory",), _memory),
+    (tuple(NETWORK_FIELDS), _network),
+    (("Storage",), _disks),
+    (("PressureCPU",), _pressure("PressureCPU", "cpu")),
+    (("PressureMemory",), _pressure("PressureMemory", "memory")),
+    (("PressureIO",), _pressure("PressureIO", "io")),
+)
+
+
+# --- from two looks to a load ----------------------------------------------------------------------------------------
+
+
+def loads(before: Reading, after: Reading, *, elapsed_s: float) -> tuple[dict[Series, float], tuple[str, ...]]:
+    """Loads between two readings, in the units of PLANS, and the keys of the metrics whose counters went back.
+
+    A metric with a counter that went back has no load this time; a device that only one of the two knows has no part
+    in it. Disks stay apart, the review takes the busiest; their busy time is a share of the time that passed and is cut
+    at 100 percent, for some kernels add up a long request only when it ends.
+    """
+    out = {series: value for series, value in after.values.items() if series[0] in LEVELS}
+    deltas: dict[str, dict[str, float]] = {}
+    for (key, part), value in after.values.items():
+        if key not in LEVELS and (key, part) in before.values:
+            deltas.setdefault(key, {})[part] = value - before.values[key, part]
+    resets = []
+    for key, delta in deltas.items():
+        if key == "CPU":
+            delta |= {mode: max(0.0, delta[mode]) for mode in CPU_MAY_STEP_BACK}
+        if min(delta.values()) < 0.0:
+            resets.append(key)
+        elif key == "CPU":
+            total = sum(delta.values())
+            if total > 0.0:
+                out["CPU", ""] = 100.0 * (1.0 - sum(delta[mode] for mode in CPU_UNUSED) / total)
+        elif key == "Storage":
+            out |= {("Storage", disk): min(100.0, ms / (10.0 * elapsed_s)) for disk, ms in delta.items()}
+        else:
+            out[key, ""] = sum(delta.values()) / elapsed_s
+    return out, tuple(resets)
+
+
+# --- the provider ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    time: float  # unix seconds
+    at: float  # monotonic seconds
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    time: float
+    values: Mapping[Series, float]
+
+
+class HostProvider:
+    """Samples of this machine under `node_name`, one per slot of `resolution` seconds, kept for `max_seconds`.
+
+    `metrics` are the keys of those that are handed out; for what a machine cannot tell of itself there is a finding.
+    `clock` gives unix seconds, `monotonic` what durations are measured with, `read` a look at the machine.
+    """
+
+    source = "Host"
+    remembers = False
+
+    def __init__(
+        self,
+        *,
+        node_name: str,
+        resolution: float,
+        max_seconds: float,
+        metrics: Collection[str] = tuple(PLANS),
+        root: Path = Path("/"),
+        baseline_s: float = BASELINE_S,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        read: Callable[[Path], Reading] = read_host,
+    ) -> None:
+        self.node_name = node_name
+        self.resolution = resolution
+        self.max_seconds = max_seconds
+        self.metrics = tuple(metrics)
+        self.root = root
+        self.baseline_s = min(baseline_s, resolution / 2)
+        self._clock, self._monotonic, self._read = clock, monotonic, read
+        self._samples: deque[_Sample] = deque()
+        self._findings: deque[Finding] = deque(maxlen=100)
+        self._had: set[str] = set()
+        self._failed: Mapping[str, str] = {}
+        self._first_sample = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to look at this machine in the background."""
+        self._task = asyncio.create_task(self._sample_forever(), name="host-sampler")
+
+    async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
+        """What was seen between the two, without looking anew; right after the start it waits for the first sample.
+
+        Raises ProviderUnreachable if there is none yet, or if nothing of this machine could be read.
+        """
+        await self._wait_for_first_sample()
+        keys = [key for key in self.metrics if key in PLANS and (only is None or METRIC_BY_KEY[key].name in only)]
+        batches = tuple(batch for key in keys if (batch := self._batch(key, since, until)) is not None)
+        failures = tuple(_failure(key, self._failed[key]) for key in keys if key in self._failed)
+        if not batches and failures and len(failures) == len(keys):
+            raise ProviderUnreachable(
+                f"nothing of this host could be read: {failures[0].error}",
+                hint="is /proc mounted and readable for this user?",
+            )
+        findings = tuple(self._findings)
+        self._findings.clear()
+        planned = [key for key in keys if key in self._had or key in self._failed]
+        plans = {METRIC_BY_KEY[key].name: _plan(key, node=self.node_name) for key in planned}
+        return Fetch(batches, failures, plans, findings, clock_offset_s=0.0)
+
+    async def close(self) -> None:
+        """Stop looking. A look that is being taken ends by itself within milliseconds, in its thread."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    # --- in the background ---
+
+    async def _sample_forever(self) -> None:
+        before = await self._look()
+        await asyncio.sleep(self.baseline_s)
+        while True:
+            slot = math.floor(self._clock() / self.resolution)
+            after = await self._look()
+            if after.at - before.at >= self.baseline_s / 2:  # a load over a few ticks says nothing
+                self._take(before, after)
+                before = after
+            await self._until_after(slot)
+
+    async def _until_after(self, slot: int) -> None:
+        """Sleep to the next slot's start by the wall clock; a timer may fire a little early, so look again."""
+        while True:
+            now = self._clock()
+            if math.floor(now / self.resolution) != slot:
+                return
+            await asyncio.sleep((slot + 1) * self.resolution - now)
+
+    async def _look(self) -> _Look:
+        now, at = self._clock(), self._monotonic()
+        try:
+            reading = await asyncio.to_thread(self._read, self.root)
+        except Exception as error:
+            reading = Reading({}, dict.fromkeys(PLANS, f"{type(error).__name__}: {error}"))
+        return _Look(now, at, reading)
+
+    def _take(self, before: _Look, after: _Look) -> None:
+        """Keep the load between two looks at the time of the later."""
+        values, resets = loads(before.reading, after.reading, elapsed_s=after.at - before.at)
+        while self._samples and self._samples[-1].time >= after.time:  # the clock went back: these are in the future
+            self._samples.pop()
+        self._samples.append(_Sample(after.time, values))
+        while self._samples[0].time < after.time - self.max_seconds:
+            self._samples.popleft()
+        for key in set(resets) & set(self.metrics):
+            text = "a counter of the kernel went back (a device was reset?): no sample this time"
+            self._find(FindingKind.COUNTER_RESET, key, after.time, text, Remedy.DROPPED)
+        if not self._first_sample.is_set():
+            for key in set(self.metrics) - {key for key, _ in after.reading.values} - after.reading.failed.keys():
+                why = PLANS[key].absent if key in PLANS else "a machine does not tell this of itself"
+                self._find(FindingKind.NO_SERIES, key, after.time, why, Remedy.REPORTED)
+        self._note_failures({key: after.reading.failed[key] for key in self.metrics if key in after.reading.failed})
+        self._had |= {key for key, _ in values}
+        self._first_sample.set()
+
+    def _find(self, kind: FindingKind, key: str, now: float, text: str, remedy: Remedy) -> None:
+        self._findings.append(Finding(kind, self.node_name, METRIC_BY_KEY[key].name, now, text, remedy))
+
+    def _note_failures(self, failed: Mapping[str, str]) -> None:
+        for key in failed.keys() - self._failed.keys():
+            log.warning("%s of this host cannot be read: %s", key, failed[key])
+        for key in self._failed.keys() - failed.keys():
+            log.info("%s of this host can be read again", key)
+        self._failed = failed
+
+    # --- for who asks ---
+
+    async def _wait_for_first_sample(self) -> None:
+        task = self._task
+        if task is None:
+            raise ProviderUnreachable("this host is not being sampled", hint="the provider was not started, or closed")
+        try:
+            async with asyncio.timeout(FIRST_SAMPLE_PATIENCE_S):
+                await self._first_sample.wait()
+        except TimeoutError as error:
+            raise ProviderUnreachable(
+                f"this host gave no sample within {FIRST_SAMPLE_PATIENCE_S:g} s",
+                hint="is the machine overloaded, or /proc hanging?",
+            ) from error
+        if task.done():
+            raise ProviderUnreachable("this host is no longer sampled", hint="restart; please report the log's error")
+
+    def _batch(self, key: str, since: float, until: float) -> SeriesBatch | None:
+        """One series per device, ascending times; None where there is no sample between the two times."""
+        samples = [sample for sample in self._samples if since <= sample.time <= until]
+        parts = sorted({part for sample in samples for metric, part in sample.values if metric == key})
+        rows = [
+            (k, sample.time, sample.values[key, part])
+            for k, part in enumerate(parts)
+            for sample in samples
+            if (key, part) in sample.values
+        ]
+        if not rows:
+            return None
+        series, times, values = zip(*rows, strict=True)
+        return SeriesBatch(
+            METRIC_BY_KEY[key],
+            (self.node_name,) * len(parts),
+            np.array(series, dtype=np.int64),
+            np.array(times, dtype=np.float64),
+            np.array(values, dtype=np.float64),
+        )
+
+
+def _plan(key: str, *, node: str) -> QueryPlan:
+    # Under another name this is another node: a container that comes back as another host must not go on with the
+    # samples of the one before, nor count that one among the nodes that fell silent.
+    plan, label = PLANS[key], f"this host, {node}"
+    return QueryPlan(METRIC_BY_KEY[key].name, plan.expression, plan.unit, label, plan.smoothing_s, plan.reason)
+
+
+def _failure(key: str, why: str) -> QueryFailure:
+    error = ProviderUnreachable(f"{PLANS[key].expression}: {why}", hint="the service's user may lack the permission")
+    return QueryFailure(METRIC_BY_KEY[key].name, error)
+
+
+def from_settings(settings: Settings) -> HostProvider:
+    """This host, under the name that Kubernetes has for it (NODE_NAME, from the downward API), else its host name; all
+    that it can tell, unless the settings say which metrics."""
+    chosen = settings.origins.get("provider.metrics", "default") != "default"
+    return HostProvider(
+        node_name=os.environ.get("NODE_NAME") or socket.gethostname(),
+        resolution=settings.refresh.resolution,
+        max_seconds=max(window.seconds for window in settings.refresh.windows),
+        metrics=[metric.key for metric in settings.provider.wanted] if chosen else list(PLANS),
+    )

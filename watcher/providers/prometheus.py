@@ -1,0 +1,463 @@
+"""Samples from a Prometheus, Thanos, Mimir or VictoriaMetrics.
+
+Two things are hard here. What to ask is not known beforehand: every cluster names the same load and the same nodes
+differently, so it is found out at the first fetch, and again when what was found stops answering
+(prometheus_plans.py has the choices). And asking must cost little: a fetch asks one question per metric, and only for
+the time since the fetch before, instead of statistics over whole windows, so windows of any number and length cost the
+server nothing more.
+
+One failing question costs its metric, not the fetch. How answers are read is in prometheus_answers.py, how they are
+waited for in prometheus_transport.py, the only file that knows the library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import numpy as np
+
+from watcher.model import METRIC_BY_NAME, SOURCE_UNITS, Finding, FindingKind, Metric, Remedy, SeriesBatch
+from watcher.providers.base import (
+    Fetch,
+    ProviderError,
+    ProviderMalformed,
+    ProviderRefused,
+    ProviderUnreachable,
+    QueryFailure,
+    QueryPlan,
+)
+from watcher.providers.prometheus_answers import Reading, read_labels, read_samples, scrape_interval
+from watcher.providers.prometheus_plans import (
+    NAMES_QUERY,
+    PROFILE_LABELS,
+    Candidate,
+    Instant,
+    Labels,
+    NodeLabel,
+    NodeNames,
+    Plan,
+    PrometheusConfig,
+    QueryConfig,
+    Range,
+    candidates,
+    configured_label,
+    direct_label,
+    fallback_label,
+    is_plain,
+    narrowed,
+    profile,
+    read_names,
+    settle,
+)
+from watcher.providers.prometheus_transport import Transport
+
+if TYPE_CHECKING:
+    from watcher.settings import Settings
+
+__all__ = ["PrometheusConfig", "PrometheusProvider", "QueryConfig", "from_settings"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LOOK_AGAIN_FETCHES = 5
+"""A metric is looked for at most at every fifth fetch, and the names of the nodes are read anew that often: an address
+may have become another node's."""
+FAILURES_BEFORE_LOOKING = 3
+SAMPLED_INSTANCES = 3
+SAMPLED_RANGE = "10m"
+SHOWN_NAMES = 5
+
+OPENSHIFT_CA_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+FETCH_SHARE = 0.75
+"""Of an interval; a little less than the 0.8 of a tick, so that late metrics fail by themselves, not with the tick."""
+
+NO_NAMES = NodeNames("nodename", {})
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is known of one wanted metric. `looked_at` is the number of the fetch that last looked for it to the end,
+    `silent` counts fetches in a row that failed or brought nothing, `doubted` is set by an outage."""
+
+    metric: Metric
+    candidates: tuple[Candidate, ...]
+    node_label: str | None
+    plan: Plan | None = None
+    looked_at: int | None = None
+    silent: int = 0
+    doubted: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def must_look(self, fetch: int) -> bool:
+        """Whether to find out (again) what to ask."""
+        if self.looked_at is None:
+            return True
+        lost = self.plan is None or self.doubted or self.silent >= FAILURES_BEFORE_LOOKING
+        return lost and fetch - self.looked_at >= LOOK_AGAIN_FETCHES
+
+
+@dataclass(slots=True)
+class _Fetching:
+    """One fetch under way. `present` is false for a look back (backfill), whose emptiness means nothing."""
+
+    number: int
+    since: float
+    until: float
+    deadline: float
+    present: bool
+    findings: list[Finding] = field(default_factory=list)
+    clock: list[tuple[float, float]] = field(default_factory=list)
+
+    def find(self, kind: FindingKind, metric: Metric, reason: str, remedy: Remedy) -> None:
+        self.findings.append(Finding(kind, "", metric.name, self.until, reason, remedy))
+
+
+class PrometheusProvider:
+    """A Provider (providers/base.py) over the query API of Prometheus. Raises ValueError for a configuration that
+    cannot work."""
+
+    def __init__(self, config: PrometheusConfig) -> None:
+        self._config = config
+        self._transport = Transport(config)
+        self._watches = {
+            metric.name: _Watch(
+                metric,
+                candidates(metric, config.queries.get(metric.key)),
+                (query.node_label if (query := config.queries.get(metric.key)) else None) or config.node_label,
+            )
+            for metric in config.wanted()
+        }
+        self._fetches = 0
+        self._latest = float("-inf")
+        self._names: NodeNames | None = None
+        self._names_read_at = 0
+        self._nameless: frozenset[str] = frozenset()
+        self._names_lock = asyncio.Lock()
+        self._announced: Mapping[str, QueryPlan] = {}
+        self._absent: list[str] = []
+
+    @property
+    def source(self) -> str:
+        """The name on the wire, as load-watcher's."""
+        return "Prometheus"
+
+    @property
+    def remembers(self) -> bool:
+        """It can be asked for the past."""
+        return True
+
+    async def start(self) -> None:
+        """Start the threads; asks nothing."""
+        self._transport.start()
+
+    async def close(self) -> None:
+        """Hang up everything, within a second."""
+        await self._transport.close()
+
+    async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
+        """Samples with since <= time <= until (unix seconds) of the wanted metrics, or of those that `only` names.
+
+        Raises ProviderError if every one of them failed: unreachable before refused before malformed.
+        """
+        fetching = self._begin(since, until)
+        watches = [watch for name, watch in self._watches.items() if only is None or name in only]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._fetch_metric(watch, fetching)) for watch in watches]
+        results = [task.result() for task in tasks]
+        failures = tuple(result for result in results if isinstance(result, QueryFailure))
+        # a metric known to be absent is not asked for at each fetch: its silence does not say that the source is well
+        answered = any(
+            not isinstance(result, QueryFailure) and (watch.plan is not None or watch.looked_at == fetching.number)
+            for watch, result in zip(watches, results, strict=True)
+        )
+        if failures and not answered:
+            self._doubt_everything()
+            raise _most_telling(failures)
+        plans = self._shown_plans()
+        self._announce(plans)
+        return Fetch(
+            batches=tuple(result for result in results if isinstance(result, SeriesBatch)),
+            failures=failures,
+            plans=plans,
+            findings=tuple(fetching.findings),
+            clock_offset_s=min(fetching.clock)[1] if fetching.clock else None,
+        )
+
+    def _begin(self, since: float, until: float) -> _Fetching:
+        present = until >= self._latest
+        self._latest = max(self._latest, until)
+        self._fetches += present
+        deadline = asyncio.get_running_loop().time() + self._config.fetch_deadline
+        since = max(since, until - self._config.max_seconds)
+        return _Fetching(self._fetches, since, until, deadline, present)
+
+    def _doubt_everything(self) -> None:
+        """After an outage the source may be another one: look again once it answers."""
+        for watch in self._watches.values():
+            watch.doubted = True
+
+    def _shown_plans(self) -> dict[str, QueryPlan]:
+        return {name: _shown(watch.plan) for name, watch in self._watches.items() if watch.plan is not None}
+
+    def _announce(self, plans: Mapping[str, QueryPlan]) -> None:
+        """One log line when something else is asked than before, and one when other metrics have no series."""
+        absent = [watch.metric.key for watch in self._watches.values() if watch.plan is None and watch.looked_at]
+        if absent != self._absent:
+            self._absent = absent
+            log.info("%s lacks the series of these metrics: %s", self._transport.address, ", ".join(absent) or "none")
+        if plans == self._announced:
+            return
+        changed = [plan for name, plan in plans.items() if self._announced.get(name) != plan]
+        self._announced = plans
+        uses = "; ".join(
+            f"{METRIC_BY_NAME[plan.metric].key}: {plan.expression} by {plan.node_label} because {plan.reason}"
+            for plan in changed
+        )
+        log.info("using %s for %s", self._transport.address, uses)
+
+    # --- one metric --------------------------------------------------------------------------------------------------
+
+    async def _fetch_metric(self, watch: _Watch, fetching: _Fetching) -> SeriesBatch | QueryFailure | None:
+        """The metric's samples, its failure, or None where it has none in this span."""
+        try:
+            await self._look(watch, fetching)
+            batch = await self._ask_for_samples(watch, fetching)
+        except ProviderError as error:
+            watch.silent += fetching.present
+            return QueryFailure(watch.metric.name, error)
+        if fetching.present:
+            watch.silent = 0 if batch is not None else watch.silent + 1
+            self._report_absence(watch, fetching)
+        return batch
+
+    def _report_absence(self, watch: _Watch, fetching: _Fetching) -> None:
+        if watch.plan is None:
+            looked_for = " nor ".join(candidate.evidence for candidate in watch.candidates)
+            reason = f"there is neither {looked_for}" if len(watch.candidates) > 1 else f"there is no {looked_for}"
+            if not watch.candidates:
+                reason = f"Prometheus has no usual series for it: set provider.queries.{watch.metric.key}"
+            fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
+        elif watch.silent >= FAILURES_BEFORE_LOOKING:
+            reason = f"{watch.plan.expression} has brought nothing for {watch.silent} fetches"
+            fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
+
+    async def _ask_for_samples(self, watch: _Watch, fetching: _Fetching) -> SeriesBatch | None:
+        plan = watch.plan
+        if plan is None:
+            return None
+        question = plan.question(fetching.since, fetching.until, resolution=self._config.resolution)
+        if question is None:
+            return None
+        reading = await self._ask(
+            question, metric=plan.metric, fetching=fetching, read=lambda rows: read_samples(rows, label=plan.label)
+        )
+        nodes = await self._nodes_of(reading, plan, fetching)
+        if len(nodes) and not any(nodes):
+            raise ProviderRefused(
+                f"no series of {plan.expression} says its node by {plan.label.shown};"
+                f" they have the labels {_listed(sorted(reading.labels)) or 'none'}",
+                hint="Set provider.node_label to the label that names the Kubernetes node.",
+            )
+        self._report_unknown(reading, nodes, plan, fetching)
+        return _batch(plan, reading, nodes, since=fetching.since, until=fetching.until)
+
+    def _report_unknown(self, reading: Reading, nodes: Sequence[str | None], plan: Plan, fetching: _Fetching) -> None:
+        """One finding for all series of a metric that say no node."""
+        unknown = nodes.count(None)
+        if not unknown:
+            return
+        if reading.labels:
+            seen = f"label {plan.label.label} is not among {_listed(sorted(reading.labels))}"
+        else:
+            nameless = sorted({key for key, node in zip(reading.keys, nodes, strict=True) if key and node is None})
+            seen = f"node_uname_info does not name {_listed(nameless)}"
+        reason = f"{unknown} of {len(nodes)} series say no node by {plan.label.shown}: {seen}"
+        fetching.find(FindingKind.UNKNOWN_NODE, plan.metric, reason, Remedy.DROPPED)
+
+    async def _ask(
+        self,
+        question: Instant | Range,
+        *,
+        metric: Metric,
+        fetching: _Fetching,
+        read: Callable[[Iterable[msgspec.Raw]], T],
+    ) -> T:
+        """One question, with its warnings as findings. A vector is expected of an instant query without a range."""
+        expects = "vector" if isinstance(question, Instant) and not question.query.endswith("]") else "matrix"
+        reply = await self._transport.ask(question, expects=expects, read=read, deadline=fetching.deadline)
+        for warning in reply.warnings:
+            fetching.find(FindingKind.QUERY_FAILED, metric, f"the source warns: {warning}", Remedy.REPORTED)
+        if reply.clock_offset_s is not None:
+            fetching.clock.append((reply.round_trip_s, reply.clock_offset_s))
+        return reply.content
+
+    # --- finding out what to ask -------------------------------------------------------------------------------------
+
+    async def _look(self, watch: _Watch, fetching: _Fetching) -> None:
+        """Settle the metric's plan where that is due. What was settled before stays where nothing is found now: series
+        that come back are then seen at once."""
+        async with watch.lock:
+            if not watch.must_look(fetching.number):
+                return
+            rejected: list[str] = []
+            for candidate in watch.candidates:
+                rows = await self._profile(candidate, watch, fetching)
+                if rows:
+                    watch.plan = await self._settle(candidate, rows, watch, fetching, rejected)
+                    break
+                rejected.append(candidate.evidence)
+            watch.looked_at, watch.doubted = fetching.number, False
+
+    async def _profile(self, candidate: Candidate, watch: _Watch, fetching: _Fetching) -> list[dict[str, str]]:
+        """The labels that may tell nodes apart, of all series of a candidate; none if it does not exist."""
+        labels = (*PROFILE_LABELS, watch.node_label) if watch.node_label else PROFILE_LABELS
+        question = Instant(profile(candidate.evidence, labels=labels), fetching.until)
+        return await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
+
+    async def _settle(
+        self,
+        candidate: Candidate,
+        rows: Sequence[Labels],
+        watch: _Watch,
+        fetching: _Fetching,
+        rejected: Sequence[str],
+    ) -> Plan:
+        label = await self._choose_label(candidate, rows, watch, fetching)
+        interval = None
+        if candidate.raw and not is_plain(candidate.expression):
+            interval = await self._scrape_interval(candidate, rows, watch, fetching)
+        return settle(watch.metric, candidate, label=label, scrape_interval=interval, rejected=rejected)
+
+    async def _choose_label(
+        self, candidate: Candidate, rows: Sequence[Labels], watch: _Watch, fetching: _Fetching
+    ) -> NodeLabel:
+        wanted = watch.node_label
+        if wanted is None:
+            label = direct_label(rows) or fallback_label(rows, await self._read_names(watch, fetching, at_most_old=0))
+        else:
+            joined = wanted == "nodename" and not any(row.get(wanted) for row in rows)
+            names = await self._read_names(watch, fetching, at_most_old=0) if joined else NO_NAMES
+            label = configured_label(wanted, rows, names)
+        if label is not None:
+            return label
+        question = Instant(f"topk(1, {candidate.evidence})", fetching.until)
+        (example,) = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels) or [{}]
+        there = _listed(sorted(example.keys() - {"__name__"})) or "none"
+        raise ProviderRefused(
+            f"no label of {candidate.evidence} names the nodes (looked for {wanted or ', '.join(PROFILE_LABELS)});"
+            f" its labels are {there}",
+            hint=f"Set provider.node_label, or provider.queries.{watch.metric.key}.node_label.",
+        )
+
+    async def _scrape_interval(
+        self, candidate: Candidate, rows: Sequence[Labels], watch: _Watch, fetching: _Fetching
+    ) -> float | None:
+        """Seconds between the samples of a few of the raw series, None if there are too few to tell."""
+        for label in ("instance", *PROFILE_LABELS):
+            values = sorted({row[label] for row in rows if row.get(label)})[:SAMPLED_INSTANCES]
+            if values:
+                selector = narrowed(candidate.raw, label=label, values=values)
+                question = Instant(f"{selector}[{SAMPLED_RANGE}]", fetching.until)
+                return await self._ask(question, metric=watch.metric, fetching=fetching, read=scrape_interval)
+        return None
+
+    # --- names of nodes ----------------------------------------------------------------------------------------------
+
+    async def _nodes_of(self, reading: Reading, plan: Plan, fetching: _Fetching) -> Sequence[str | None]:
+        """The node of each series, None where it cannot be told."""
+        if not plan.label.joined:
+            return reading.keys
+        watch = self._watches[plan.metric.name]
+        names = await self._read_names(watch, fetching, at_most_old=LOOK_AGAIN_FETCHES)
+        unknown = {key for key in reading.keys if key and key not in names.by_instance}
+        if unknown - self._nameless:
+            names = await self._read_names(watch, fetching, at_most_old=0)
+            self._nameless |= unknown - names.by_instance.keys()
+        return [names.by_instance.get(key) if key else None for key in reading.keys]
+
+    async def _read_names(self, watch: _Watch, fetching: _Fetching, *, at_most_old: int) -> NodeNames:
+        """instance -> node from node_uname_info, as read at most so many fetches ago."""
+        async with self._names_lock:
+            if self._names is None or fetching.number - self._names_read_at > at_most_old:
+                question = Instant(NAMES_QUERY, max(fetching.until, self._latest))
+                rows = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
+                self._names, self._names_read_at = read_names(rows), fetching.number
+                self._nameless = frozenset()
+            return self._names
+
+
+def from_settings(settings: Settings) -> PrometheusProvider:
+    """The provider that the settings describe. Raises ValueError as PrometheusConfig does."""
+    given, refresh = settings.provider, settings.refresh
+    return PrometheusProvider(
+        PrometheusConfig(
+            address=given.address or "",
+            token=given.token.reveal() if given.token else "",
+            token_file=str(given.token_file or ""),
+            username=given.username or "",
+            password=given.password.reveal() if given.password else "",
+            password_file=str(given.password_file or ""),
+            ca_file=str(given.ca_file or (OPENSHIFT_CA_FILE if given.openshift_auth else "")),
+            client_cert=str(given.client_cert or ""),
+            client_key=str(given.client_key or ""),
+            insecure_skip_verify=given.insecure_skip_verify,
+            headers={name: value.reveal() for name, value in given.headers.items()},
+            timeout=given.timeout,
+            fetch_deadline=FETCH_SHARE * refresh.interval,
+            node_label=given.node_label,
+            metrics=tuple(metric.key for metric in given.wanted),
+            queries={
+                key: QueryConfig(query.expression, query.unit, query.node_label, query.smoothing, query.guard)
+                for key, query in given.queries.items()
+            },
+            resolution=refresh.resolution,
+            max_seconds=max(window.seconds for window in refresh.windows),
+        )
+    )
+
+
+# --- pure pieces -----------------------------------------------------------------------------------------------------
+
+
+def _shown(plan: Plan) -> QueryPlan:
+    given = plan.candidate
+    return QueryPlan(plan.metric.name, plan.expression, given.unit, plan.label.shown, given.smoothing_s, plan.reason)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """A few of the names, and how many more there are."""
+    more = len(names) - SHOWN_NAMES
+    return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _most_telling(failures: Sequence[QueryFailure]) -> ProviderError:
+    """The one error to raise for many: nobody asks about refusals of a source that cannot be reached."""
+    for kind in (ProviderUnreachable, ProviderRefused, ProviderMalformed):
+        for failure in failures:
+            if isinstance(failure.error, kind):
+                return failure.error
+    return failures[0].error
+
+
+def _batch(
+    plan: Plan, reading: Reading, nodes: Sequence[str | None], *, since: float, until: float
+) -> SeriesBatch | None:
+    """The samples of series whose node is known, converted, between the times asked for; None if none is left. A range
+    is whole seconds long, so it may reach back a little further than `since`."""
+    factor = SOURCE_UNITS[plan.candidate.unit][1]
+    keep = (reading.time >= since) & (reading.time <= until)
+    index = reading.series
+    if None in nodes:
+        known = np.array([node is not None for node in nodes])
+        keep &= known[index]
+        index = (np.cumsum(known) - 1)[index]
+    if not keep.any():
+        return None
+    named = tuple(node for node in nodes if node is not None)
+    return SeriesBatch(plan.metric, named, index[keep], reading.time[keep], reading.value[keep] * factor)

@@ -1,0 +1,566 @@
+"""The tick: ask the source for what is new, judge it, keep it, compute the windows, publish them, store them.
+
+One tick is one pass through that sentence (`Refresher.tick`). Whatever goes wrong costs as little as it can: a failing
+query its metric, a failing source nothing but time (the last windows stay, with their true age), a failing database the
+record of a minute. A tick ends by itself within 0.8 intervals, so health never depends on the source.
+
+The first answer does not wait for the past: a start asks for the newest two minutes, publishes, and then fetches what
+is missing in slices, newest first. The same happens after a gap, and for a metric that failed and came back.
+
+Arithmetic runs in a worker thread of its own; the event loop only awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ParamSpec, Protocol, TypeVar
+
+import numpy as np
+
+from watcher import review
+from watcher.findings import FindingLog
+from watcher.history import History
+from watcher.model import (
+    METRIC_BY_NAME,
+    Cells,
+    Finding,
+    FindingKind,
+    FindingsDocument,
+    Metric,
+    Provenance,
+    ProviderHealth,
+    QuerySource,
+    Remedy,
+    Restored,
+    SeriesBatch,
+    Snapshot,
+    TickRecord,
+    Window,
+    WindowRecord,
+)
+from watcher.outage import Guard
+from watcher.providers.base import Fetch, Provider, ProviderError, QueryPlan, provenance
+from watcher.publish import Published
+from watcher.snapshot import take_snapshot, window_records
+from watcher.spans import LATE_INTERVALS, OVERLAP_S, Slice, Spans
+
+log = logging.getLogger(__name__)
+
+TICK_SHARE = 0.8  # of an interval: the hard deadline of a tick, retries included
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Wall time and monotonic time, both in seconds."""
+
+    def now(self) -> float: ...
+
+    def monotonic(self) -> float: ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Keeper(Protocol):
+    """What the tick needs of a store: it takes a record and returns at once."""
+
+    def save(self, record: TickRecord) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshConfig:
+    """The settings that the tick needs; times in seconds."""
+
+    interval: float = 60.0
+    resolution: int = 15
+    windows: tuple[Window, ...] = (Window("5m", 300), Window("10m", 600), Window("15m", 900))
+    max_staleness: float = 300.0
+    keep: tuple[str, ...] = ("CPU", "Memory")  # metric types whose windows are recorded each minute
+    limits: review.Limits = field(default_factory=review.Limits)
+
+    @property
+    def reach(self) -> float:
+        """How many seconds back samples are fetched. A window ends with the newest sample, which may be some time old,
+        so the longest one begins earlier than its length ago."""
+        return self.windows[-1].seconds + LATE_INTERVALS * self.interval
+
+
+@dataclass(slots=True)
+class TickStats:
+    """How the ticks went so far, for our own metrics; all of it only grows."""
+
+    ticks: int = 0
+    failed: int = 0
+    skipped: int = 0
+    query_failures: dict[tuple[str, str], int] = field(default_factory=dict)  # (kind, metric) -> count
+
+
+class Refresher:
+    """Owner of the history and of what is published. `published` is replaced whole, by one assignment."""
+
+    def __init__(
+        self,
+        *,
+        provider: Provider,
+        config: RefreshConfig,
+        store: Keeper | None = None,
+        clock: Clock | None = None,
+        tag: str = "",
+        observe: Callable[[str, float], None] = lambda stage, seconds: None,
+    ) -> None:
+        self.provider = provider
+        self.config = config
+        self.published: Published | None = None
+        self.findings = FindingLog()
+        self.plans: Mapping[str, QueryPlan] = {}
+        self.stats = TickStats()
+        self.provider_health = ProviderHealth(None, "the source has not been asked yet", 0.0)
+        self._store = store
+        self._observe = observe  # stage of a tick, and how many seconds it took
+        self._clock = clock or SystemClock()
+        self._tag = tag or f"{int(self._clock.now()):x}"
+        self._sequence = 0
+        self._history = self._new_history()
+        self._guard = Guard(config.limits)
+        self._restored: Restored | None = None
+        self._spans = Spans(reach=config.reach, interval=config.interval, remembers=provider.remembers)
+        self._provenance: dict[str, Provenance] = {}
+        self._recorded_minute = -1
+        self._last_began = self._clock.monotonic()
+        self._last_clocks: tuple[float, float] | None = None
+        self._tick_lock = asyncio.Lock()
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="digest")
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def restore(self, restored: Restored) -> None:
+        """Publish what the store had, under its own source and times, before the provider is asked."""
+        now = self._clock.now()
+        self._restored = restored
+        published = await self._in_worker(self._publish_restored, restored, now)
+        if published is None:
+            return
+        self.published = published
+        log.info(
+            "restored %s nodes from %s, newest sample %.0f s old",
+            len(published.snapshot.nodes),
+            restored.source,
+            now - restored.end,
+        )
+
+    async def continue_from(self, other: Refresher) -> None:
+        """Take over from a refresher with other settings: what it published stays until the first tick here, and its
+        samples go on where their source is the same."""
+        self.findings = other.findings
+        if other.provider.source == self.provider.source:
+            # who was known, and who was lost, stays so: a reload must not turn what was refused into a remnant
+            self._guard = other._guard
+            self._guard.limits = self.config.limits
+        self.stats = other.stats
+        self.published = other.published
+        if other.published is not None and np.isfinite(other.published.snapshot.end):
+            self._restored = await other.samples()
+
+    async def samples(self) -> Restored | None:
+        """All samples and where they come from, as a store would give them back."""
+        return await self._in_worker(self._samples)
+
+    def _samples(self) -> Restored | None:
+        if self.published is None or not self._history.names:
+            return self._restored
+        snapshot = self.published.snapshot
+        return Restored(
+            timestamp=snapshot.timestamp,
+            end=self._history.end,
+            source=snapshot.source,
+            resolution=self.config.resolution,
+            windows=self.config.windows,
+            provenance=dict(self._provenance),
+            blocks=self._history.blocks(),
+            lost=snapshot.lost,
+        )
+
+    async def close(self) -> None:
+        """Wait for a tick that runs, then stop the worker."""
+        async with self._tick_lock:
+            self._worker.shutdown(wait=False, cancel_futures=True)
+
+    # --- what others read --------------------------------------------------------------------------------------------
+
+    @property
+    def needs_quick_ticks(self) -> bool:
+        """Whether no node has its shortest window yet: then ticks run every resolution."""
+        if self.published is None:
+            return True
+        metrics = self.published.snapshot.metrics
+        return all(bool(np.isnan(windows.average[0]).all()) for windows in metrics)
+
+    def alive(self) -> str:
+        """Empty if a tick began, or was skipped because one still ran, within 1.5 intervals; else what is wrong."""
+        waited = self._clock.monotonic() - self._last_began
+        limit = 1.5 * self.config.interval
+        if waited <= limit:
+            return ""
+        return f"no tick began for {waited:.0f} s, more than 1.5 intervals ({limit:.0f} s)"
+
+    def note_skipped(self) -> None:
+        """The scheduler found the previous tick still running. That counts as life, and is counted."""
+        self._last_began = self._clock.monotonic()
+        self.stats.skipped += 1
+
+    def findings_document(self) -> FindingsDocument:
+        """What the review found, and what is asked of the source."""
+        return FindingsDocument(
+            timestamp=int(self._clock.now()),
+            review_mode=self.config.limits.mode,
+            findings=self.findings.entries(),
+            sources=[
+                QuerySource(
+                    metric=plan.metric,
+                    type=METRIC_BY_NAME[plan.metric].type,
+                    expression=plan.expression,
+                    unit=plan.unit,
+                    node_label=plan.node_label,
+                    smoothing_s=plan.smoothing_s,
+                    reason=plan.reason,
+                )
+                for plan in self.plans.values()
+            ],
+        )
+
+    # --- the tick ----------------------------------------------------------------------------------------------------
+
+    async def tick(self) -> None:
+        """Fetch, review, append, compute, publish, store; then what is missing of the past. Never raises for what a
+        source can do wrong, and ends within its deadline."""
+        if self._tick_lock.locked():
+            self.note_skipped()
+            return
+        async with self._tick_lock:
+            self._last_began = began = self._clock.monotonic()
+            deadline = asyncio.get_running_loop().time() + TICK_SHARE * self.config.interval
+            self._watch_clock()
+            if await self._fetch_newest(deadline):
+                await self._backfill(deadline)
+            self.stats.ticks += 1
+            self._observe("tick", self._clock.monotonic() - began)
+
+    async def _fetch_newest(self, deadline: float) -> bool:
+        """The part of a tick that brings the present; False if the source gave nothing."""
+        now = self._clock.now()
+        if self._restored is not None:
+            self._spans.go_on_from(min(self._restored.end, now))
+        since = self._spans.begin(now, overlap=self._overlap())
+        # a source that knows only the present may take its sample while we wait for it
+        until = now if self.provider.remembers else now + self.config.interval
+        fetch = await self._fetch(since=since, until=until, deadline=deadline)
+        if fetch is None:
+            return False
+        self._spans.fetched(now)
+        fetched_at = self._clock.now()
+        await self._take_in(fetch, now=fetched_at)
+        await self._digest(now=fetched_at)
+        self._account(fetch, now=now, since=since)
+        if fetch.plans and self._spans.complete:
+            self._restored = None  # all of it is in the history now
+        return True
+
+    async def _backfill(self, deadline: float) -> None:
+        """Fetch the slices that are missing, newest first, as far as the deadline allows; then publish once more."""
+        taken_in = False
+        while asyncio.get_running_loop().time() < deadline:
+            piece = self._spans.next_slice(self._clock.now())
+            fetch = None if piece is None else await self._fetch_past(piece, deadline=deadline)
+            if fetch is None:
+                break
+            self._spans.slice_fetched()
+            # at once, because all of them together are half a gigabyte in a cluster of 50,000 nodes
+            await self._take_in(fetch, now=self._clock.now())
+            taken_in = True
+        if taken_in:
+            self._recorded_minute = -1  # this minute's windows are recorded again, now that they are whole
+            await self._digest(now=self._clock.now())
+
+    async def _fetch(self, *, since: float, until: float, deadline: float) -> Fetch | None:
+        """What the source has, None if it gave nothing: that is what decides whether it is up."""
+        began = self._clock.monotonic()
+        try:
+            async with asyncio.timeout_at(deadline):
+                fetch = await self.provider.fetch(since, until)
+        except TimeoutError:
+            self._provider_down(f"no answer within {TICK_SHARE:g} of the interval", hint="", kind="unreachable")
+            return None
+        except ProviderError as error:
+            self._provider_down(str(error), hint=error.hint, kind=error.kind)
+            return None
+        except Exception as error:  # a fault of ours or of a library: it must not look like a source that is well
+            log.exception("the provider failed in a way that was not foreseen")
+            self._provider_down(f"internal error: {type(error).__name__}", hint="the log has more", kind="internal")
+            return None
+        finally:
+            self._observe("fetch", self._clock.monotonic() - began)
+        self._provider_up()
+        return fetch
+
+    async def _fetch_past(self, piece: Slice, *, deadline: float) -> Fetch | None:
+        """A slice of the past, None if it must wait for the next tick. The source has just answered for the present, so
+        it is up, whatever becomes of this: a tick that ends in the middle of a slice says nothing of the source."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self.provider.fetch(piece.since, piece.until, only=piece.only)
+        except TimeoutError:
+            return None
+        except ProviderError as error:
+            self._count_failure(error.kind, "")
+            reason = f"the samples of {piece.until - piece.since:.0f} s in the past could not be fetched: {error}"
+            now = self._clock.now()
+            self.findings.add([Finding(FindingKind.QUERY_FAILED, "", "", now, reason, Remedy.REPORTED)])
+            return None
+
+    # --- which spans to ask for --------------------------------------------------------------------------------------
+
+    def _overlap(self) -> float:
+        """How far a fetch looks back behind the one before: two cadences, and two minutes at least."""
+        cadence = 0.0
+        if self.published is not None:
+            medians = [float(np.median(w.cadence)) for w in self.published.snapshot.metrics if len(w.cadence)]
+            cadence = max(medians, default=0.0)
+        return max(2.0 * cadence, OVERLAP_S)
+
+    def _account(self, fetch: Fetch, *, now: float, since: float) -> None:
+        """Remember which metrics failed, and plan to fetch what they missed once they answer again."""
+        self.plans = fetch.plans or self.plans
+        for failure in fetch.failures:
+            name = failure.metric
+            if self._spans.falls_behind(name, since=since):
+                log.warning("metric %s could not be fetched: %s", name, failure.error)
+            self._count_failure(failure.error.kind, name)
+            reason = _told(str(failure.error), failure.error.hint)
+            self.findings.add([Finding(FindingKind.QUERY_FAILED, "", name, now, reason, Remedy.LEFT_OUT)])
+        answered = [batch.metric.name for batch in fetch.batches]
+        back = self._spans.catch_up(answered, now=now, since=since, overlap=self._overlap())
+        if back and self.provider.remembers:
+            log.info("fetching the past of %s", ", ".join(back))
+        elif back:
+            log.info("metrics can be fetched again: %s", ", ".join(back))
+
+    # --- digesting ---------------------------------------------------------------------------------------------------
+
+    async def _take_in(self, fetch: Fetch, *, now: float) -> None:
+        """Review and append in the worker thread."""
+        self.findings.add(await self._in_worker(self._absorb, fetch, now))
+
+    def _absorb(self, fetch: Fetch, now: float) -> list[Finding]:
+        findings = [*fetch.findings, *self._settle_provenance(fetch, now)]
+        for batch in fetch.batches:
+            findings.extend(self._append(batch, now))
+        skew = review.skew(fetch.clock_offset_s, newest=self._history.end, now=now, limits=self.config.limits)
+        return findings if skew is None else [*findings, skew]
+
+    async def _digest(self, *, now: float) -> None:
+        """Compute and encode in the worker thread; publish here; then hand over to the store."""
+        began = self._clock.monotonic()
+        findings, published, record = await self._in_worker(self._compute, now)
+        self.findings.add(findings)
+        if published is not None:
+            self.published = published
+        if record is not None and self._store is not None:
+            self._store.save(record)
+        self._observe("digest", self._clock.monotonic() - began)
+
+    def _compute(self, now: float) -> tuple[list[Finding], Published | None, TickRecord | None]:
+        self._history.forget_silent()
+        if not self._history.names:
+            return [], None, None  # what is published stays, until it is stale
+        snapshot, findings = self._snapshot(self._history, now=now, source=self.provider.source, guard=self._guard)
+        return findings, self._encode(snapshot, now=now), self._record(snapshot)
+
+    def _append(self, batch: SeriesBatch, now: float) -> Iterator[Finding]:
+        """One metric's samples, reviewed, into the history; yields what was found."""
+        limits = self.config.limits
+        cells, findings = review.combine(batch, resolution=self.config.resolution, limits=limits)
+        yield from findings
+        reviewed = review.clean(batch.metric, cells, now=now, limits=limits)
+        yield from reviewed.findings
+        yield from self._jumps(batch.metric, reviewed.cells)
+        self._history.append(batch.metric, reviewed.cells)
+        if limits.enforced:
+            filled = self._history.carry(batch.metric, reviewed.bad, slots=limits.carry_slots)
+            yield from review.carried(batch.metric, filled)
+
+    def _jumps(self, metric: Metric, cells: Cells) -> Iterable[Finding]:
+        """Jumps are looked for in what the history does not have yet: fetches overlap."""
+        time, value = self._history.newest(metric, cells.names)
+        fresh = cells.where(~(cells.time <= time[cells.node]))
+        if not len(fresh.slot):
+            return ()
+        return review.jumps(
+            metric,
+            fresh,
+            previous=value,
+            spread=partial(self._history.spread, metric),
+            limits=self.config.limits,
+        )
+
+    def _settle_provenance(self, fetch: Fetch, now: float) -> Iterator[Finding]:
+        """Samples of one metric share a window only if they come from the same source, expression, unit and smoothing.
+        So stored samples are loaded when that is known to hold, and a metric whose source changed starts anew."""
+        for name, plan in fetch.plans.items():
+            new = provenance(plan, self.provider.source)
+            old = self._provenance.get(name)
+            self._provenance[name] = new
+            if old == new or (old is None and self._load_restored(name, new)):
+                continue
+            self._spans.falls_behind(name, since=now - self.config.reach)
+            if old is not None:
+                self._history.drop(name)
+                # under another label the nodes may have other names: those that go now did not fall silent
+                self._guard.forget()
+                reason = f"the source changed from {old.expression} to {new.expression}; its history starts anew"
+                yield Finding(FindingKind.SOURCE, "", name, now, reason, Remedy.HISTORY_EMPTIED)
+
+    def _load_restored(self, name: str, new: Provenance) -> bool:
+        """Take in the stored samples of a metric. False if there are some that may not stand beside new ones."""
+        restored = self._restored
+        if restored is None:
+            return True
+        if restored.resolution != self.config.resolution or restored.provenance.get(name) != new:
+            self._guard.forget()
+            return False
+        self._history.load([block for block in restored.blocks if block.metric == name])
+        return True
+
+    # --- from history to what is published ---------------------------------------------------------------------------
+
+    def _snapshot(self, history: History, *, now: float, source: str, guard: Guard) -> tuple[Snapshot, list[Finding]]:
+        known = {metric.name: self._provenance_of(metric.name, source) for metric in history.metrics}
+        return take_snapshot(
+            history, now=now, source=source, provenance=known, guard=guard, max_staleness=self.config.max_staleness
+        )
+
+    def _provenance_of(self, metric: str, source: str) -> Provenance:
+        known = self._provenance.get(metric)
+        if known is None and self._restored is not None:
+            known = self._restored.provenance.get(metric)
+        return known or Provenance(source, "", METRIC_BY_NAME[metric].unit, 0.0)
+
+    def _encode(self, snapshot: Snapshot, *, now: float) -> Published:
+        self._sequence += 1
+        published = Published(
+            snapshot,
+            tag=f"{self._tag}-{self._sequence:x}",
+            monotonic=self._clock.monotonic(),
+            age_s=max(0.0, now - snapshot.end),
+        )
+        published.encode_default()
+        return published
+
+    def _publish_restored(self, restored: Restored, now: float) -> Published | None:
+        history = History(resolution=restored.resolution, windows=restored.windows)
+        history.load(restored.blocks)
+        if not history.names:
+            return None
+        same = restored.source == self.provider.source
+        if same:
+            self._guard.await_back(restored.lost, now=now)
+        # a fleet that was known a moment ago must not shrink unnoticed across a restart
+        recent = same and now - restored.end <= self.config.max_staleness
+        guard = self._guard if recent else Guard(self.config.limits)
+        snapshot, _ = self._snapshot(history, now=restored.timestamp, source=restored.source, guard=guard)
+        return self._encode(snapshot, now=now)
+
+    # --- what the store keeps ----------------------------------------------------------------------------------------
+
+    def _record(self, snapshot: Snapshot) -> TickRecord | None:
+        """What this tick adds to the database: the slots that changed and, once a minute, the windows."""
+        if self._store is None or not np.isfinite(snapshot.end):
+            return None
+        minute = int(snapshot.end // 60) * 60
+        records: tuple[WindowRecord, ...] = ()
+        if minute != self._recorded_minute and snapshot.nodes:
+            self._recorded_minute = minute
+            records = window_records(snapshot, minute=minute, types=self.config.keep)
+        return TickRecord(
+            timestamp=snapshot.timestamp,
+            end=snapshot.end,
+            source=snapshot.source,
+            resolution=snapshot.resolution,
+            windows=snapshot.windows,
+            provenance=dict(self._provenance),
+            blocks=self._history.take_changed(),
+            records=records,
+            lost=snapshot.lost,
+        )
+
+    # --- clock, source, worker ---------------------------------------------------------------------------------------
+
+    def _watch_clock(self) -> None:
+        """A clock that steps back by more than an interval leaves the history in the future: it is emptied and fetched
+        anew. What is published stays; its age runs on the monotonic clock."""
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        before, self._last_clocks = self._last_clocks, (now, monotonic)
+        if before is None:
+            return
+        step = (now - before[0]) - (monotonic - before[1])
+        if step >= -self.config.interval:
+            return
+        log.warning("the clock stepped back by %.0f s: the history is emptied and fetched anew", -step)
+        reason = f"our clock stepped back by {-step:.0f} s; the history is fetched anew"
+        self.findings.add([Finding(FindingKind.CLOCK_STEP, "", "", now, reason, Remedy.HISTORY_EMPTIED)])
+        self._history = self._new_history()
+        self._restored = None
+        self._spans.forget()
+        self._recorded_minute = -1
+
+    def _provider_down(self, reason: str, *, hint: str, kind: str) -> None:
+        now = self._clock.now()
+        self.stats.failed += 1
+        self._count_failure(kind, "")
+        told = _told(reason, hint)
+        self.findings.add([Finding(FindingKind.QUERY_FAILED, "", "", now, told, Remedy.HELD)])
+        since = now if self.provider_health.ok is not False else self.provider_health.since
+        if self.provider_health.ok is not False:
+            log.warning("%s is down: %s", self.provider.source, told)
+        self.provider_health = ProviderHealth(False, reason, since)
+
+    def _count_failure(self, kind: str, metric: str) -> None:
+        key = (kind, metric)
+        self.stats.query_failures[key] = self.stats.query_failures.get(key, 0) + 1
+
+    def _provider_up(self) -> None:
+        now = self._clock.now()
+        if self.provider_health.ok:
+            return
+        if self.provider_health.ok is False:
+            log.info("%s is back after %.0f s", self.provider.source, now - self.provider_health.since)
+        self.provider_health = ProviderHealth(True, "", now)
+
+    def _new_history(self) -> History:
+        # what may come in before the next snapshot must not push out what the last one covers
+        slack = 2 * self.config.interval + self.config.limits.max_ahead_s
+        return History(resolution=self.config.resolution, windows=self.config.windows, slack_s=slack)
+
+    async def _in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        # shielded: a cancelled tick must not leave the history half written and free for the next one
+        return await asyncio.shield(loop.run_in_executor(self._worker, partial(function, *args, **kwargs)))
+
+
+def _told(reason: str, hint: str) -> str:
+    """What is wrong and what to do about it, as sentences."""
+    return f"{reason}. {hint}" if hint else reason

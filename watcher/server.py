@@ -1,0 +1,406 @@
+"""Wiring and life cycle: what is built, in which order it starts, and how it dies.
+
+Everything long-lived is a cleanup context of the aiohttp application, entered in the order store, source, ticks, and
+left in reverse, each with a bound. The last windows are published from the store before the socket opens, so the first
+answer after a crash does not wait for the source. Ticks are jobs of APScheduler, one at a time; a tick that is still
+running when the next is due is no disgrace, it is counted.
+
+SIGTERM and SIGINT stop: no new connections, what runs is finished, what was computed is written, exit within 10 s.
+SIGHUP reads the settings again; bad ones are refused with their problems and the old ones stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from aiohttp import web
+from apscheduler.events import EVENT_JOB_MAX_INSTANCES
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.triggers.base import BaseTrigger
+
+from watcher import __version__, providers, review
+from watcher.api import make_app
+from watcher.api.runner import Runner
+from watcher.api.service import HistoryUnavailable, StoredSeries
+from watcher.exposition import View
+from watcher.heap import share_one_heap
+from watcher.model import FindingsDocument, MetricType, Operator, ProviderHealth, Window
+from watcher.providers.base import QueryPlan
+from watcher.publish import Published
+from watcher.refresh import Clock, RefreshConfig, Refresher, SystemClock, TickStats
+from watcher.settings import Settings, SettingsError
+from watcher.store import Store, StoreError, StoreStatus
+from watcher.telemetry import Telemetry, coverage
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN_S = 3.0  # for requests that still run
+TICK_STOP_S = 2.0  # for a tick that still runs; its fetch is cancelled
+TICK_JOB = "tick"
+NEED_RESTART = ("server", "store", "metrics")  # tables of the settings that are read once
+
+
+def run(settings: Settings, *, reload: Callable[[], Settings]) -> int:
+    """Serve until told to stop; the exit code. `reload` reads the settings again (SettingsError if they are bad)."""
+    share_one_heap()
+    try:
+        return asyncio.run(serve(settings, reload=reload))
+    except StoreError as error:
+        print(f"load-watcher: {error}\n{error.hint}".rstrip(), file=sys.stderr)
+    except ssl.SSLError as error:
+        print(f"load-watcher: the TLS files in [server] do not work: {error.reason or error}", file=sys.stderr)
+    except OSError as error:
+        where = f"{settings.server.host}:{settings.server.port}"
+        print(f"load-watcher: cannot listen on {where}: {error.strerror or error}", file=sys.stderr)
+    return 1
+
+
+async def serve(settings: Settings, *, reload: Callable[[], Settings]) -> int:
+    """Start everything, wait for a signal, stop everything."""
+    watcher = Watcher(settings)
+    runner = Runner(watcher.app, shutdown_timeout=SHUTDOWN_S)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, watcher.request_reload, reload)
+    try:
+        await runner.setup()
+        site = web.TCPSite(runner, settings.server.host, settings.server.port, ssl_context=tls_of(settings))
+        await site.start()
+        print(f"load-watcher listens on {_address(runner, settings)}", flush=True)
+        gc.freeze()  # what was loaded so far lives for ever: collections need not walk it
+        await stop.wait()
+        log.info("stopping")
+    finally:
+        await runner.cleanup()
+    return 0
+
+
+def _address(runner: web.AppRunner, settings: Settings) -> str:
+    scheme = "https" if settings.server.tls_cert else "http"
+    addresses = [address[:2] for address in runner.addresses]
+    return ", ".join(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in addresses)
+
+
+def tls_of(settings: Settings) -> ssl.SSLContext | None:
+    """The TLS context of the settings, None for plain HTTP. The files were checked with the settings."""
+    server = settings.server
+    if server.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(server.tls_cert, server.tls_key)
+    if server.tls_client_ca is not None:
+        context.load_verify_locations(server.tls_client_ca)
+        # Optional: probes and the Go client have none. What needs a certificate asks whether there was one.
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """Who may use what: the bearer token, and whether reads need it too."""
+
+    token: str | None
+    protect_reads: bool
+
+
+def token_of(settings: Settings) -> str | None:
+    """The token that changes need, from its file; None if there is none."""
+    path = settings.server.token_file
+    return None if path is None else path.read_text(encoding="utf-8").strip()
+
+
+def refresh_config(settings: Settings) -> RefreshConfig:
+    """What the tick needs, out of the settings."""
+    refresh, judge = settings.refresh, settings.review
+    limits = review.Limits(
+        mode=judge.mode,
+        carry_slots=judge.carry_slots,
+        outage_fraction=judge.outage_fraction,
+        forget_after_s=judge.forget_after,
+        max_staleness_s=refresh.max_staleness,
+        interval_s=refresh.interval,
+    )
+    return RefreshConfig(
+        interval=refresh.interval,
+        resolution=refresh.resolution,
+        windows=refresh.windows,
+        max_staleness=refresh.max_staleness,
+        keep=settings.store.keep,
+        limits=limits,
+    )
+
+
+class Every(BaseTrigger):  # type: ignore[misc]  # the library has no types
+    """Fires every `seconds`. What was missed is missed: the library's own interval goes through it run by run, and
+    where the clock jumps from 1970 to today that is work for minutes, on the event loop."""
+
+    def __init__(self, seconds: float) -> None:
+        self._period = timedelta(seconds=seconds)
+
+    def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
+        """The first time after `now` that is whole periods away from the previous one."""
+        if previous_fire_time is None:
+            return now + self._period
+        missed = max(0, (now - previous_fire_time) // self._period)
+        return previous_fire_time + (missed + 1) * self._period
+
+
+class Watcher:
+    """The running service: its settings, its parts, and what the HTTP API asks of it (`service.Service`)."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self._clock = clock or SystemClock()
+        metrics = settings.metrics
+        view = View(
+            types=tuple(MetricType(name) for name in metrics.types),
+            operators=tuple(Operator(name) for name in metrics.operators),
+            windows=metrics.windows,
+        )
+        self.telemetry = Telemetry(version=__version__, view=view)
+        self._store = Store(
+            url=settings.store.url,
+            retention=settings.store.retention,
+            max_size=settings.store.max_size,
+            on_unusable=settings.store.on_unusable,
+            upgrade=settings.store.upgrade,
+            owner=f"load-watcher on {settings.server.host}:{settings.server.port}",
+        )
+        self._refresher = self._make_refresher(settings)
+        self._scheduler = AsyncIOScheduler(
+            timezone=UTC,
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+        )
+        # It warns of every tick that is skipped because one still runs; we count them.
+        logging.getLogger("apscheduler").setLevel(logging.ERROR)
+        self._tick: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
+        self._wants_reload: Callable[[], Settings] | None = None
+        self._period = 0.0
+        self.telemetry.watch(self)
+        protection = Protection(token_of(settings), protect_reads=settings.server.protect_reads)
+        self.app = make_app(self, settings=protection, telemetry=self.telemetry, version=__version__)
+        self.app.cleanup_ctx.extend([self._with_store, self._with_source, self._with_ticks])
+
+    # --- what the API asks (service.Service) -------------------------------------------------------------------------
+
+    @property
+    def published(self) -> Published | None:
+        return self._refresher.published
+
+    @property
+    def provider_health(self) -> ProviderHealth:
+        return self._refresher.provider_health
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        return self.settings.refresh.windows
+
+    @property
+    def max_staleness(self) -> float:
+        return self.settings.refresh.max_staleness
+
+    @property
+    def interval(self) -> float:
+        return self.settings.refresh.interval
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def alive(self) -> str:
+        return self._refresher.alive()
+
+    def ready_detail(self) -> dict[str, object]:
+        status = self._store.status
+        return {
+            "provider": self.settings.provider.name,
+            "store": {
+                "ok": status.ok,
+                "error": status.error,
+                "size_bytes": status.size_bytes,
+                "dropped": status.dropped,
+            },
+            "coverage": coverage(self.published.snapshot) if self.published else {},
+        }
+
+    @property
+    def stats(self) -> TickStats:
+        return self._refresher.stats
+
+    @property
+    def plans(self) -> Mapping[str, QueryPlan]:
+        return self._refresher.plans
+
+    def finding_counts(self) -> Mapping[str, int]:
+        return self._refresher.findings.counts()
+
+    def store_status(self) -> StoreStatus:
+        return self._store.status
+
+    def findings_document(self) -> FindingsDocument:
+        return self._refresher.findings_document()
+
+    async def history(
+        self,
+        *,
+        host: str,
+        metrics: Collection[str] | None,
+        operators: Collection[Operator] | None,
+        window: str,
+        start: int,
+        end: int,
+    ) -> Sequence[StoredSeries]:
+        try:
+            return await self._store.history(
+                host=host, metrics=metrics, operators=operators, window=window, start=start, end=end
+            )
+        except StoreError as error:
+            raise HistoryUnavailable(str(error), error.hint) from error
+
+    # --- life cycle --------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _with_store(self, _app: web.Application) -> AsyncIterator[None]:
+        restored = await self._store.open()
+        self._refresher.findings.add(self._store.findings)
+        try:
+            if restored is not None:
+                await self._refresher.restore(restored)
+            yield
+        finally:
+            await self._store.close()
+
+    @asynccontextmanager
+    async def _with_source(self, _app: web.Application) -> AsyncIterator[None]:
+        await self._refresher.provider.start()
+        try:
+            yield
+        finally:
+            # not the one that was started: a reload may have put another in its place
+            await self._refresher.provider.close()
+            await self._refresher.close()
+
+    @asynccontextmanager
+    async def _with_ticks(self, _app: web.Application) -> AsyncIterator[None]:
+        self._scheduler.add_listener(lambda _event: self._refresher.note_skipped(), EVENT_JOB_MAX_INSTANCES)
+        self._period = self._wanted_period()
+        self._scheduler.add_job(
+            self._run_tick, Every(self._period), id=TICK_JOB, name=TICK_JOB, next_run_time=datetime.now(UTC)
+        )
+        self._scheduler.start()
+        following = asyncio.create_task(self._follow_clock(), name="follow-clock")
+        try:
+            yield
+        finally:
+            self._scheduler.pause()
+            ending = [task for task in (following, self._reloading) if task is not None]
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+            await self._stop_tick()
+            self._scheduler.shutdown(wait=False)
+            await asyncio.sleep(0)  # the scheduler shuts down in a callback of its own
+
+    async def _run_tick(self) -> None:
+        """One tick as a task of its own: to cancel it must not look like a failure to the scheduler."""
+        refresher = self._refresher
+        self._tick = asyncio.create_task(refresher.tick(), name="tick")
+        await asyncio.wait({self._tick})
+        if not self._tick.cancelled() and (error := self._tick.exception()) is not None:
+            log.error("a tick failed in a way that was not foreseen; the next one goes on", exc_info=error)
+        refresher.findings.add(self._store.findings)  # some come with time, like the cap that is reached
+        self._keep_pace()
+
+    async def _follow_clock(self) -> None:
+        """The scheduler waits for a time of the wall clock. When that is set back, it would wait for as long as it was
+        set back; a sleep here goes by the monotonic clock, and has the tick run."""
+        while True:
+            # So often that no more than 1.5 periods pass without a tick, after which we would not count as alive.
+            await asyncio.sleep(0.25 * self._period)
+            now = datetime.now(UTC)
+            if self._scheduler.get_job(TICK_JOB).next_run_time > now + timedelta(seconds=1.25 * self._period):
+                self._scheduler.modify_job(TICK_JOB, next_run_time=now)
+
+    async def _stop_tick(self) -> None:
+        if self._tick is not None and not self._tick.done():
+            self._tick.cancel()
+            await asyncio.wait({self._tick}, timeout=TICK_STOP_S)
+
+    def _wanted_period(self) -> float:
+        """Ticks run every resolution until some node has its shortest window, then every interval."""
+        refresh = self.settings.refresh
+        return float(refresh.resolution) if self._refresher.needs_quick_ticks else refresh.interval
+
+    def _keep_pace(self) -> None:
+        period = self._wanted_period()
+        if period != self._period and self._scheduler.running:
+            self._period = period
+            self._scheduler.reschedule_job(TICK_JOB, trigger=Every(period))
+
+    # --- reload ------------------------------------------------------------------------------------------------------
+
+    def request_reload(self, read: Callable[[], Settings]) -> None:
+        """Read the settings again: now, or once more after the reload that is under way, which may have read what was
+        there before."""
+        self._wants_reload = read
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self._reload_while_wanted(), name="reload")
+
+    async def _reload_while_wanted(self) -> None:
+        while (read := self._wants_reload) is not None:
+            self._wants_reload = None
+            try:
+                await self._reload(await asyncio.to_thread(read))
+            except SettingsError as error:
+                log.error("the settings were not reloaded, the old ones stay: %s", error)
+            except Exception:
+                log.exception("the settings were not reloaded, for a reason that was not foreseen")
+
+    async def _reload(self, settings: Settings) -> None:
+        for table in NEED_RESTART:
+            if getattr(settings, table) != getattr(self.settings, table):
+                log.warning("changes in [%s] take effect at the next start only", table)
+        settings = replace(settings, **{table: getattr(self.settings, table) for table in NEED_RESTART})
+        changed = any(
+            getattr(settings, table) != getattr(self.settings, table) for table in ("provider", "refresh", "review")
+        )
+        if changed:
+            await self._replace_refresher(settings)
+        self.settings = settings
+        log.info("the settings were reloaded%s", "" if changed else "; the source stays as it is")
+
+    async def _replace_refresher(self, settings: Settings) -> None:
+        """Put a new source and history in place; what is published stays until its first tick."""
+        old, new = self._refresher, self._make_refresher(settings)
+        await self._stop_tick()
+        await new.provider.start()
+        await new.continue_from(old)
+        self._refresher, self.settings = new, settings
+        await self._stop_tick()  # one of the old source may have begun meanwhile
+        await old.provider.close()
+        await old.close()
+        self._scheduler.modify_job(TICK_JOB, next_run_time=datetime.now(UTC))
+        self._keep_pace()
+
+    def _make_refresher(self, settings: Settings) -> Refresher:
+        return Refresher(
+            provider=providers.build(settings),
+            config=refresh_config(settings),
+            store=self._store,
+            clock=self._clock,
+            observe=self.telemetry.observe_refresh,
+        )

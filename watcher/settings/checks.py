@@ -1,0 +1,260 @@
+"""Holding settings against each other, and against the files that they name.
+
+Each value may be fine and the whole nonsense: a timeout longer than the tick it must fit into, windows that end
+between slots, a key without its certificate. Every conflict names all the values involved, since either may be the
+wrong one, and is left out where one of them was refused already: its default would only raise false alarms.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
+from watcher.providers.influxdb_plans import SINCE, UNTIL, is_template
+from watcher.providers.prometheus_plans import is_plain
+from watcher.settings.problems import Problem
+from watcher.settings.tables import KEYS, QUERIES, Settings, settings_fields
+from watcher.settings.values import write_duration, write_text
+
+# An example for each of the providers that cannot do without an address.
+NEED_ADDRESS = {"prometheus": "http://prometheus.monitoring:9090", "influxdb": "http://influxdb.monitoring:8086"}
+# What is done where no provider is named.
+DEFAULTS = {
+    "host": "this machine's own load would be read",
+    "metrics-server": "this cluster's metrics-server would be asked",
+}
+DEADLINE = 0.8  # of an interval; a refresh that is not done by then is given up (contract §3)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Something wrong between these keys; it is reported under the first."""
+
+    keys: tuple[str, ...]
+    message: str
+    cure: str
+
+
+def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
+    """All that is wrong between settings, but for what involves a key of `refused`."""
+    return [
+        Problem(each.keys[0], each.message, each.cure)
+        for check in (
+            _server,
+            _provider,
+            _credentials,
+            _queries,
+            _promql,
+            _influxdb,
+            _refresh,
+            _windows,
+            _store,
+            _metrics,
+            _files,
+        )
+        for each in check(settings)
+        if not set(each.keys) & set(refused)
+    ]
+
+
+def value_of(settings: Settings, key: str) -> Any:
+    """The value of a key of one of the tables ("refresh.interval")."""
+    table, _, name = key.partition(".")
+    return getattr(getattr(settings, table), name)
+
+
+def _is(settings: Settings, key: str) -> str:
+    """A key with its value and where that is from, for a sentence."""
+    value = KEYS[key].setting.kind.write(value_of(settings, key))
+    return f"{key} = {value} ({settings.origins.get(key, 'default')})"
+
+
+def _both(settings: Settings, one: str, other: str, *, because: str) -> Iterator[Conflict]:
+    """A conflict where both of two keys are set. Says only where they are from: one of them may be a secret."""
+    if value_of(settings, one) is not None and value_of(settings, other) is not None:
+        places = f"{one} ({settings.origins[one]}) and {other} ({settings.origins[other]})"
+        yield Conflict((one, other), f"both {places} are set; {because}", "leave one of them out")
+
+
+def _needs(settings: Settings, key: str, *needed: str) -> Iterator[Conflict]:
+    """A conflict where `key` is set and none of `needed` is."""
+    if value_of(settings, key) and all(value_of(settings, each) is None for each in needed):
+        origin = settings.origins.get(key, "default")
+        message = f"is not set, and {key} ({origin}) needs {' or '.join(needed)}"
+        yield Conflict((needed[0], key, *needed[1:]), message, f"set {' or '.join(needed)}, or leave {key} out")
+
+
+def _server(settings: Settings) -> Iterator[Conflict]:
+    yield from _needs(settings, "server.tls_cert", "server.tls_key")
+    yield from _needs(settings, "server.tls_key", "server.tls_cert")
+    yield from _needs(settings, "server.tls_client_ca", "server.tls_cert")
+    yield from _needs(settings, "server.protect_reads", "server.token_file")
+
+
+def _provider(settings: Settings) -> Iterator[Conflict]:
+    provider, refresh = settings.provider, settings.refresh
+    if provider.name in NEED_ADDRESS and provider.address is None:
+        name = provider.name
+        message = f"is not set, and the provider {name} has no default for it (provider.name: {provider.reason})"
+        cure = f'set provider.address, for example provider.address = "{NEED_ADDRESS[name]}"'
+        yield Conflict(("provider.address", "provider.name"), message, cure)
+    if provider.address is not None and provider.name in DEFAULTS and "provider.name" not in settings.origins:
+        address = _is(settings, "provider.address")
+        message = f"is not set, so {DEFAULTS[provider.name]} and {address} not be used"
+        yield Conflict(("provider.name", "provider.address"), message, 'set provider.name, for example to "prometheus"')
+    deadline = DEADLINE * refresh.interval
+    if provider.timeout > deadline * (1 + 1e-9):
+        message = (
+            f"{_is(settings, 'provider.timeout')} is longer than {DEADLINE} of {_is(settings, 'refresh.interval')}, "
+            f"{write_duration(round(deadline, 3))}, when a whole refresh is given up"
+        )
+        yield Conflict(("provider.timeout", "refresh.interval"), message, "lower the timeout or raise the interval")
+
+
+def _credentials(settings: Settings) -> Iterator[Conflict]:
+    header = "both would go into the Authorization header"
+    yield from _both(settings, "provider.token", "provider.token_file", because="which of the two tokens counts?")
+    yield from _both(settings, "provider.password", "provider.password_file", because="which password counts?")
+    yield from _both(settings, "provider.token", "provider.username", because=header)
+    yield from _both(settings, "provider.token_file", "provider.username", because=header)
+    yield from _needs(settings, "provider.username", "provider.password", "provider.password_file")
+    yield from _needs(settings, "provider.password", "provider.username")
+    yield from _needs(settings, "provider.password_file", "provider.username")
+    yield from _needs(settings, "provider.client_key", "provider.client_cert")
+    if any(name.casefold() == "authorization" for name in settings.provider.headers):
+        for key in ("provider.token", "provider.token_file", "provider.username"):
+            yield from _both(settings, "provider.headers", key, because=header)
+
+
+def _queries(settings: Settings) -> Iterator[Conflict]:
+    wanted = {metric.key for metric in settings.provider.wanted}
+    for name, query in settings.provider.queries.items():
+        table, metric = ".".join((*QUERIES, name)), METRIC_BY_KEY[name]
+        if name not in wanted:
+            message = f"is set, and {_is(settings, 'provider.metrics')} does not ask for {name}"
+            yield Conflict((table, "provider.metrics"), message, f'add "{name}" to provider.metrics')
+        if SOURCE_UNITS[query.unit][0] != metric.unit:
+            fitting = [unit for unit, (ours, _) in SOURCE_UNITS.items() if ours == metric.unit]
+            message = f'is "{query.unit}", which cannot become {metric.unit.value}, the unit of {name}'
+            yield Conflict((f"{table}.unit",), message, f"give one of {', '.join(fitting)}")
+
+
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+
+
+def _promql(settings: Settings) -> Iterator[Conflict]:
+    """What goes into a query of Prometheus and would break it, or make it another one."""
+    if settings.provider.name != "prometheus":
+        return
+    labels = {"provider.node_label": settings.provider.node_label}
+    for name, query in settings.provider.queries.items():
+        table = ".".join((*QUERIES, name))
+        labels[f"{table}.node_label"] = query.node_label
+        if query.guard is not None and not is_plain(query.guard):
+            message = f"is {write_text(query.guard)}, which is no metric name or selector"
+            yield Conflict(
+                (f"{table}.guard",), message, f"name raw series, for example {KEYS[f'{table}.guard'].example}"
+            )
+    for key, label in labels.items():
+        if label is not None and not _LABEL_NAME.fullmatch(label):
+            message = f"is {write_text(label)}, which is no name of a label"
+            yield Conflict((key,), message, f"for example {key} = {KEYS[key].example}")
+
+
+def _influxdb(settings: Settings) -> Iterator[Conflict]:
+    """What only InfluxDB knows, and what it needs for the language that it is asked in."""
+    provider = settings.provider
+    if provider.name != "influxdb":
+        return
+    if provider.dialect != "influxql":  # in which a bucket is a database like any other
+        yield from _needs(settings, "provider.bucket", "provider.org")
+    if provider.dialect == "flux":
+        dialect = _is(settings, "provider.dialect")
+        if provider.bucket is None:
+            message = f"is not set, and {dialect} needs it"
+            example = KEYS["provider.bucket"].example
+            cure = f"set provider.bucket and provider.org, for example provider.bucket = {example}"
+            yield Conflict(("provider.bucket", "provider.dialect"), message, cure)
+        if find_spec("influxdb_client") is None:
+            message = f"{dialect} needs a library that is not installed, influxdb-client"
+            yield Conflict(("provider.dialect",), message, 'run pip install "load-watcher[influxdb]", or use influxql')
+    for name, query in provider.queries.items():
+        if not is_template(query.expression):
+            message = f"is {write_text(query.expression)}, which does not say from when to when"
+            cure = f"write {SINCE} and {UNTIL} where the times belong (docs/influxdb.md)"
+            yield Conflict((".".join((*QUERIES, name, "expression")),), message, cure)
+
+
+def _refresh(settings: Settings) -> Iterator[Conflict]:
+    refresh, interval = settings.refresh, _is(settings, "refresh.interval")
+    if refresh.interval < refresh.resolution:
+        message = f"{interval} is shorter than {_is(settings, 'refresh.resolution')}: refreshes would bring nothing new"
+        cure = "raise the interval or lower the resolution"
+        yield Conflict(("refresh.interval", "refresh.resolution"), message, cure)
+    if refresh.max_staleness < refresh.interval:
+        limit = _is(settings, "refresh.max_staleness")
+        message = f"{limit} is shorter than {interval}: answers would expire between refreshes"
+        cure = "raise max_staleness or lower the interval"
+        yield Conflict(("refresh.max_staleness", "refresh.interval"), message, cure)
+
+
+def _windows(settings: Settings) -> Iterator[Conflict]:
+    keys = ("refresh.windows", "refresh.resolution")
+    width, resolution = settings.refresh.resolution, _is(settings, "refresh.resolution")
+    origin = settings.origins.get("refresh.windows", "default")
+    for window in settings.refresh.windows:
+        if window.seconds % width:
+            message = f'"{window.label}" ({origin}) is no whole multiple of {resolution}'
+            yield Conflict(keys, message, "choose windows that are, or another resolution")
+        elif window.seconds < 2 * width:
+            message = f'"{window.label}" ({origin}) is less than two slots of {resolution}'
+            yield Conflict(keys, message, "choose longer windows, or a finer resolution")
+
+
+def _store(settings: Settings) -> Iterator[Conflict]:
+    longest = settings.refresh.windows[-1]
+    if settings.store.retention < longest.seconds:
+        windows = _is(settings, "refresh.windows")
+        message = f"{_is(settings, 'store.retention')} is shorter than the longest of {windows}"
+        yield Conflict(("store.retention", "refresh.windows"), message, f'set it to at least "{longest.label}"')
+
+
+def _metrics(settings: Settings) -> Iterator[Conflict]:
+    computed = {window.label for window in settings.refresh.windows}
+    for label in settings.metrics.windows:
+        if label not in computed:
+            origin = settings.origins.get("metrics.windows", "default")
+            message = f'"{label}" ({origin}) is not among {_is(settings, "refresh.windows")}'
+            yield Conflict(("metrics.windows", "refresh.windows"), message, "name only windows that are computed")
+
+
+def _files(settings: Settings) -> Iterator[Conflict]:
+    """Files that do not exist, may not be read, or hold nothing; provider.kubeconfig only for the one that reads it,
+    since KUBE_CONFIG may be there for other programs."""
+    for table in ("server", "provider"):
+        for each in settings_fields(type(getattr(settings, table))):
+            key, path = f"{table}.{each.name}", getattr(getattr(settings, table), each.name)
+            read = key != "provider.kubeconfig" or settings.provider.name == "metrics-server"
+            if isinstance(path, Path) and read and (trouble := _trouble_with(path)):
+                yield Conflict(
+                    (key,), f"{_is(settings, key)} {trouble}", "name a file that is there, readable and not empty"
+                )
+
+
+def _trouble_with(path: Path) -> str | None:
+    # Not opened: it may be a pipe, which can be read only once.
+    if path.is_dir():
+        return "is a directory"
+    if not path.exists():
+        return "does not exist"
+    if not os.access(path, os.R_OK):
+        return "may not be read by this process"
+    if path.is_file() and not path.read_bytes().strip():
+        return "is empty"
+    return None

@@ -1,0 +1,572 @@
+"""Every setting there is: its name, type, default, meaning, and the kind of value that it takes.
+
+One declaration of a setting is all there is about it. The parsing of the TOML file, the names and the parsing of the
+environment, `config show`, docs/settings.md and load-watcher.example.toml are all made from these tables, so a new
+setting is one field here, and none can be forgotten in one of those places.
+
+Durations are float seconds, sizes int bytes. None means "not set", and the meaning says what then holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from watcher import model
+from watcher.providers.influxdb_plans import DIALECTS
+from watcher.settings import values
+from watcher.settings.values import Kind, Secret
+
+MINUTE = 60.0
+HOUR = 3600.0
+DAY = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a table says of one of its fields. `example` is a TOML literal for a setting that has no default; `flag`
+    the option of `serve` that sets it."""
+
+    kind: Kind
+    doc: str
+    example: str = ""
+    flag: str | None = None
+
+
+def about(kind: Kind, doc: str, *, example: str = "", flag: str | None = None) -> Mapping[str, Setting]:
+    """The metadata of a field that is a setting."""
+    return {"setting": Setting(kind, doc, example, flag)}
+
+
+class Table:
+    """A section of the settings. Its repr hides what is secret, so that a stray log line or traceback tells nothing."""
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{each.name}={setting_of(each).kind.write(value)}"
+            for each in settings_fields(type(self))
+            if (value := getattr(self, each.name)) is not None
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def settings_fields(table: type[Table]) -> Iterator[Field[Any]]:
+    """The fields of a table that are settings, in their order."""
+    return (each for each in fields(table) if "setting" in each.metadata)  # type: ignore[arg-type]  # all are dataclasses
+
+
+def setting_of(of: Field[Any]) -> Setting:
+    """What the table says of this field."""
+    setting: Setting = of.metadata["setting"]
+    return setting
+
+
+# --- kinds of values that only the model can tell --------------------------------------------------------------------
+
+
+def window(text: str) -> model.Window:
+    """The window of this length, labelled in the one way that the wire and the database know: "900s" is "15m"."""
+    seconds = int(values.read_duration(text))
+    return model.Window(values.write_duration(seconds), seconds)
+
+
+def _windows() -> Kind:
+    length = values.whole_seconds(lowest=2, highest=int(DAY))
+    item = Kind(
+        'a duration of whole seconds, like "15m", of at most 24h',
+        lambda value: window(f"{length.read(value)}s"),
+        lambda text: window(f"{length.read_text(text)}s"),
+        lambda each: values.write_text(each.label),
+    )
+    several = values.several(item, called='durations, like ["5m", "10m", "15m"]')
+    return Kind(
+        several.accepts,
+        lambda value: tuple(sorted(several.read(value), key=lambda each: each.seconds)),
+        lambda text: tuple(sorted(several.read_text(text), key=lambda each: each.seconds)),
+        several.write,
+    )
+
+
+def _window_labels() -> Kind:
+    windows = _windows()
+    return Kind(
+        windows.accepts,
+        lambda value: tuple(each.label for each in windows.read(value)),
+        lambda text: tuple(each.label for each in windows.read_text(text)),
+        lambda labels: "[" + ", ".join(map(values.write_text, labels)) + "]",
+    )
+
+
+_METRIC_TYPES = tuple(kind.value for kind in model.MetricType)
+_METRIC_NAMES = tuple(dict.fromkeys((*_METRIC_TYPES, *model.METRIC_BY_KEY)))
+_TYPES = values.several(values.choice(_METRIC_NAMES), called="metric types, like CPU, or keys, like NetworkReceive")
+_TYPES_ONLY = values.several(values.choice(_METRIC_TYPES), called="metric types, like CPU")
+_OPERATORS = values.several(values.choice([each.value for each in model.Operator]), called="operators, like AVG")
+_DEFAULT_WINDOWS = tuple(window(label) for label in ("5m", "10m", "15m"))
+
+# The names of logrus, which load-watcher's users know, beside Python's.
+LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical", "panic": "critical"}
+LEVEL = values.choice(("debug", "info", "warning", "error", "critical"), aliases=LEVELS)
+
+
+# --- the tables ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class ServerSettings(Table):
+    """Where the HTTP API listens, and who may use it."""
+
+    host: str = field(
+        default="127.0.0.1",
+        metadata=about(values.TEXT, "Address to listen on. Containers and manifests set 0.0.0.0.", flag="--host"),
+    )
+    port: int = field(
+        default=2020,
+        metadata=about(
+            values.whole(lowest=0, highest=65535), "Port to listen on; 0 takes any free one.", flag="--port"
+        ),
+    )
+    tls_cert: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "Certificate (PEM, with its chain) to serve https with; needs tls_key.",
+            example='"/etc/load-watcher/tls/tls.crt"',
+        ),
+    )
+    tls_key: Path | None = field(
+        default=None,
+        metadata=about(values.PATH, "Private key (PEM) of tls_cert.", example='"/etc/load-watcher/tls/tls.key"'),
+    )
+    tls_client_ca: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "Authorities (PEM) whose client certificates are verified and accepted; needs tls_cert.",
+            example='"/etc/load-watcher/tls/clients.crt"',
+        ),
+    )
+    token_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "File with the bearer token that whatever changes state asks for, and reads too under protect_reads.",
+            example='"/etc/load-watcher/token"',
+        ),
+    )
+    protect_reads: bool = field(
+        default=False, metadata=about(values.BOOLEAN, "Whether reading needs the token of token_file as well.")
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class QuerySettings(Table):
+    """What a provider is asked for one metric, in place of what it would find out by itself."""
+
+    expression: str = field(
+        metadata=about(values.TEXT, "The query, in the provider's own language.", example='"instance:node_cpu:ratio"')
+    )
+    unit: str = field(
+        metadata=about(values.choice(model.SOURCE_UNITS), "Unit of what the query gives.", example='"ratio"')
+    )
+    node_label: str | None = field(
+        default=None,
+        metadata=about(
+            values.TEXT, "Label with the name of the node. Not set: provider.node_label.", example='"instance"'
+        ),
+    )
+    smoothing: float = field(
+        default=0.0,
+        metadata=about(
+            values.duration(highest=HOUR),
+            "Over how long the expression itself averages (rate[5m]: 5m), since that lowers deviations.",
+        ),
+    )
+    guard: str | None = field(
+        default=None,
+        metadata=about(
+            values.TEXT,
+            "Raw series whose samples show that the node's exporter lives. Not set: none is asked for.",
+            example="'node_cpu_seconds_total{mode=\"idle\"}'",
+        ),
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class ProviderSettings(Table):
+    """Where samples come from. `reason` says why it is this provider."""
+
+    name: str = field(
+        default="host",
+        metadata=about(
+            values.TEXT,
+            "The source of samples. Not set: metrics-server inside a cluster (KUBERNETES_SERVICE_HOST is set), else "
+            "host, this machine's own load.",
+            example='"prometheus"',
+            flag="--provider",
+        ),
+    )
+    reason: str = ""
+    address: str | None = field(
+        default=None,
+        metadata=about(
+            values.ADDRESS,
+            "Where the source is. A user and password in it count as username and password.",
+            example='"http://prometheus.monitoring:9090"',
+            flag="--address",
+        ),
+    )
+    token: Secret | None = field(
+        default=None, metadata=about(values.SECRET, "Bearer token to send. Rather use token_file.", example='"…"')
+    )
+    token_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "File with the bearer token to send.",
+            example='"/var/run/secrets/kubernetes.io/serviceaccount/token"',
+        ),
+    )
+    username: str | None = field(
+        default=None,
+        metadata=about(
+            values.TEXT, "User for basic authentication; needs password or password_file.", example='"load-watcher"'
+        ),
+    )
+    password: Secret | None = field(
+        default=None, metadata=about(values.SECRET, "Password of username. Rather use password_file.", example='"…"')
+    )
+    password_file: Path | None = field(
+        default=None,
+        metadata=about(values.PATH, "File with the password of username.", example='"/etc/load-watcher/password"'),
+    )
+    ca_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "Authorities (PEM) that may have signed the source's certificate. Not set: those of the system.",
+            example='"/etc/load-watcher/prometheus-ca.crt"',
+        ),
+    )
+    client_cert: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "Certificate (PEM) to show to the source, with its key in client_key or in the same file.",
+            example='"/etc/load-watcher/client.crt"',
+        ),
+    )
+    client_key: Path | None = field(
+        default=None,
+        metadata=about(values.PATH, "Private key (PEM) of client_cert.", example='"/etc/load-watcher/client.key"'),
+    )
+    insecure_skip_verify: bool = field(
+        default=False,
+        metadata=about(values.BOOLEAN, "Take any certificate from the source. Leaves the connection open to anyone."),
+    )
+    headers: Mapping[str, Secret] = field(
+        default_factory=dict,
+        metadata=about(
+            values.HEADERS,
+            "Further headers to send, the tenant of a Mimir for instance.",
+            example='{ "X-Scope-OrgID" = "team-a" }',
+        ),
+    )
+    timeout: float = field(
+        default=10.0,
+        metadata=about(
+            values.duration(lowest=0.1, highest=600),
+            "How long one question may take. At most 0.8 of refresh.interval, the deadline of a whole refresh; where "
+            "not set and the interval is short, just that.",
+        ),
+    )
+    node_label: str | None = field(
+        default=None,
+        metadata=about(
+            values.TEXT,
+            "Label with the name of the node. Not set: node, kubernetes_node, nodename, or instance without its port, "
+            "in the order that matches; for InfluxDB, the tag host.",
+            example='"node"',
+        ),
+    )
+    dialect: str | None = field(
+        default=None,
+        metadata=about(
+            values.choice(DIALECTS),
+            "Query language of InfluxDB. Not set: influxql for 1.x and 3.x; for 2.x flux if bucket is set, else "
+            "influxql.",
+            example='"influxql"',
+        ),
+    )
+    database: str | None = field(
+        default=None,
+        metadata=about(
+            values.TEXT, "Database of InfluxDB, for influxql. Not set: bucket, else telegraf.", example='"telegraf"'
+        ),
+    )
+    bucket: str | None = field(
+        default=None, metadata=about(values.TEXT, "Bucket of InfluxDB, for flux; needs org.", example='"telegraf"')
+    )
+    org: str | None = field(
+        default=None,
+        metadata=about(values.TEXT, "Organisation of InfluxDB that has the bucket, by name.", example='"example"'),
+    )
+    metrics: tuple[str, ...] = field(
+        default=("CPU", "Memory", "Storage", "Bandwidth"),
+        metadata=about(_TYPES, "What to ask for: metric types, or single metrics by key."),
+    )
+    queries: Mapping[str, QuerySettings] = field(default_factory=dict)
+    openshift_auth: bool = field(
+        default=False,
+        metadata=about(
+            values.BOOLEAN,
+            "Verify the source with the service account's own authorities, as OpenShift's monitoring wants.",
+        ),
+    )
+    app_key: Secret | None = field(
+        default=None, metadata=about(values.SECRET, "Application key, for Datadog.", example='"…"')
+    )
+    kubeconfig: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "Kubernetes configuration for metrics-server; its current context counts. Not set: the pod's service "
+            "account.",
+            example='"/etc/load-watcher/kubeconfig"',
+        ),
+    )
+    host_name_suffix: str | None = field(
+        default=None,
+        metadata=about(
+            values.TEXT, "End of the host names to ask for, for SignalFx and Datadog.", example='".example.com"'
+        ),
+    )
+    cluster_name: str | None = field(
+        default=None,
+        metadata=about(values.TEXT, "Cluster to ask for, for SignalFx and Datadog.", example='"production"'),
+    )
+
+    @property
+    def wanted(self) -> tuple[model.Metric, ...]:
+        """The metrics that `metrics` names, in the model's order."""
+        named = set(self.metrics)
+        return tuple(each for each in model.METRICS if each.key in named or each.type.value in named)
+
+
+@dataclass(frozen=True, repr=False)
+class RefreshSettings(Table):
+    """How often samples are fetched, and which windows are kept over them."""
+
+    interval: float = field(
+        default=MINUTE,
+        metadata=about(
+            values.duration(lowest=1, highest=600),
+            "How often samples are fetched. A refresh that takes longer than 0.8 of it is given up.",
+            flag="--interval",
+        ),
+    )
+    resolution: int = field(
+        default=15,
+        metadata=about(
+            values.whole_seconds(lowest=1, highest=60),
+            "Width of a slot of the history: of the samples of one slot the last counts.",
+        ),
+    )
+    windows: tuple[model.Window, ...] = field(
+        default=_DEFAULT_WINDOWS,
+        metadata=about(
+            _windows(), "The windows to compute, whole multiples of resolution. The history is as long as the longest."
+        ),
+    )
+    max_staleness: float = field(
+        default=5 * MINUTE,
+        metadata=about(
+            values.duration(lowest=1),
+            "Age above which a node's metric is left out, and above which the whole answer is an error.",
+        ),
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class ReviewSettings(Table):
+    """What is done about bad samples."""
+
+    mode: str = field(
+        default="enforce",
+        metadata=about(
+            values.choice(("enforce", "observe")), "enforce acts on what is found, observe only reports it."
+        ),
+    )
+    carry_slots: int = field(
+        default=2,
+        metadata=about(
+            values.whole(lowest=0, highest=20),
+            "How many slots a node's last value may stand in for missing ones. Never counts as coverage.",
+        ),
+    )
+    outage_fraction: float = field(
+        default=0.2,
+        metadata=about(
+            values.FRACTION,
+            "If more than this part of the known nodes would vanish within one refresh, their last values are kept.",
+        ),
+    )
+    forget_after: float = field(
+        default=30 * MINUTE,
+        metadata=about(values.duration(lowest=1), "How long a node may be silent before it is no longer known."),
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class StoreSettings(Table):
+    """Where windows and recent samples are kept, and for how long."""
+
+    url: str = field(
+        default="sqlite:///load-watcher.db", metadata=about(values.DATABASE, "The database.", flag="--store-url")
+    )
+    retention: float = field(
+        default=DAY,
+        metadata=about(values.duration(lowest=1), "How long windows are kept. At least the longest window."),
+    )
+    on_unusable: str = field(
+        default="fail",
+        metadata=about(
+            values.choice(("fail", "set-aside")),
+            "What to do with a database that is corrupt or of a newer version: fail, or set-aside, which renames it "
+            "and begins a new one.",
+        ),
+    )
+    max_size: int = field(
+        default=2 * 2**30,
+        metadata=about(
+            values.size(lowest=16 * 2**20),
+            "How large the database may become; above that, the oldest windows go before their time.",
+        ),
+    )
+    upgrade: bool = field(
+        default=True, metadata=about(values.BOOLEAN, "Whether serve brings an older database up to date by itself.")
+    )
+    keep: tuple[str, ...] = field(
+        default=("CPU", "Memory"), metadata=about(_TYPES_ONLY, "Metric types whose windows are kept.")
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class MetricsSettings(Table):
+    """What /metrics shows of the nodes. Each type, operator and window multiplies the series that Prometheus stores."""
+
+    types: tuple[str, ...] = field(
+        default=("CPU", "Memory"), metadata=about(_TYPES_ONLY, "Metric types that /metrics shows.")
+    )
+    operators: tuple[str, ...] = field(
+        default=("AVG", "STD"), metadata=about(_OPERATORS, "Operators that /metrics shows.")
+    )
+    windows: tuple[str, ...] = field(
+        default=("15m",), metadata=about(_window_labels(), "Windows that /metrics shows; each one of refresh.windows.")
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class LogSettings(Table):
+    """What is logged, and how. The log goes to standard error."""
+
+    level: str = field(
+        default="info",
+        metadata=about(
+            LEVEL, "The least important messages to log. Also known: trace, warn, fatal, panic.", flag="--log-level"
+        ),
+    )
+    format: str = field(
+        default="text",
+        metadata=about(
+            values.choice(("text", "json")),
+            "text for people, json for collectors: one object a line.",
+            flag="--log-format",
+        ),
+    )
+
+
+TABLES: Mapping[str, type[Table]] = {
+    "server": ServerSettings,
+    "provider": ProviderSettings,
+    "refresh": RefreshSettings,
+    "review": ReviewSettings,
+    "store": StoreSettings,
+    "metrics": MetricsSettings,
+    "log": LogSettings,
+}
+PARTS = ("scheduler", "agent", "qrm")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of the service.
+
+    `parts` holds the tables of the other packages as they stand in the file, checked by their own validators.
+    `origins` says of every key ("refresh.interval") where its value is from: "flag --interval", "environment NAME",
+    "file PATH" or "default", with the reason behind it where the default is not the table's. `notices` are worth a
+    line in the log.
+    """
+
+    server: ServerSettings = field(default_factory=ServerSettings)
+    provider: ProviderSettings = field(default_factory=ProviderSettings)
+    refresh: RefreshSettings = field(default_factory=RefreshSettings)
+    review: ReviewSettings = field(default_factory=ReviewSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    parts: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold secrets that only their part knows
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False)
+    notices: tuple[str, ...] = ()
+
+
+# --- the keys --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Key:
+    """One setting by its full name: "refresh.interval", "provider.queries.CPU.unit"."""
+
+    table: tuple[str, ...]
+    of: Field[Any]
+
+    @cached_property
+    def name(self) -> str:
+        """The name in files, in `--set` and in problems."""
+        return ".".join((*self.table, self.of.name))
+
+    @property
+    def environment(self) -> str:
+        """The name in the environment."""
+        return "LOAD_WATCHER_" + self.name.replace(".", "_").upper()
+
+    @property
+    def setting(self) -> Setting:
+        """What its table says of it."""
+        return setting_of(self.of)
+
+    @property
+    def default(self) -> Any:
+        """Its default; MISSING where it must be given."""
+        return self.of.default if self.of.default_factory is MISSING else self.of.default_factory()
+
+    @property
+    def example(self) -> str:
+        """A value for it, as TOML."""
+        return self.setting.example or self.setting.kind.write(self.default)
+
+
+QUERIES = ("provider", "queries")
+
+
+def _keys() -> Iterator[Key]:
+    for name, table in TABLES.items():
+        yield from (Key((name,), each) for each in settings_fields(table))
+    for metric in model.METRICS:
+        yield from (Key((*QUERIES, metric.key), each) for each in settings_fields(QuerySettings))
+
+
+KEYS: Mapping[str, Key] = {key.name: key for key in _keys()}

@@ -1,0 +1,21 @@
+"""What must outlive the process, in one SQLite file.
+
+`keeper` is the store that the service uses: one thread that writes, some that read. `tidying` is what it does between
+two saves, `codec` how samples and windows look as bytes, `schema` the tables and what is asked of them, `database`
+whether the file may be opened at all. SQLAlchemy and Alembic are spoken here and in migrations/ alone.
+"""
+
+from watcher.store.database import StoreError, StoreInUse, StoreUnusable, current, upgrade, vacuum
+from watcher.store.keeper import Store, StoredSeries, StoreStatus
+
+__all__ = [
+    "Store",
+    "StoreError",
+    "StoreInUse",
+    "StoreStatus",
+    "StoreUnusable",
+    "StoredSeries",
+    "current",
+    "upgrade",
+    "vacuum",
+]

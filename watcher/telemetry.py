@@ -1,0 +1,287 @@
+"""What the service tells about itself on /metrics: whether ticks run, what they found, who asks, and how old the
+answers are.
+
+Most of it is known elsewhere already (the refresher counts its ticks, the store knows its size), so it is read when a
+scrape comes, not copied whenever it changes. Requests are counted as plain integers: an instrument of the library
+would cost as much as answering from a kept body does.
+
+Everything lives in a registry of its own; two services in one process do not meet.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from threading import Lock
+from typing import Protocol
+
+import numpy as np
+from prometheus_client import CollectorRegistry, GCCollector, Info, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric as Family
+
+from watcher.exposition import View, node_windows
+from watcher.model import ProviderHealth, Snapshot
+from watcher.providers.base import QueryPlan
+from watcher.publish import Deflated, Encoding, Published, deflate, gzip_of
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+REQUEST_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 5.0)
+STAGE_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Ticks(Protocol):
+    """What the refresher counts. `failed` are those in which the source gave nothing, `skipped` those that were due
+    while the one before still ran; `query_failures` counts by (kind of error, metric or "" for the whole source)."""
+
+    @property
+    def ticks(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def skipped(self) -> int: ...
+    @property
+    def query_failures(self) -> Mapping[tuple[str, str], int]: ...
+
+
+class StoreState(Protocol):
+    """What the store tells of itself."""
+
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def queued(self) -> int: ...
+    @property
+    def dropped(self) -> int: ...
+
+
+class Vitals(Protocol):
+    """The running service, as far as /metrics tells of it. All of it is read from a worker thread."""
+
+    @property
+    def published(self) -> Published | None: ...
+    @property
+    def provider_health(self) -> ProviderHealth: ...
+    @property
+    def max_staleness(self) -> float: ...
+    @property
+    def stats(self) -> Ticks: ...
+    @property
+    def plans(self) -> Mapping[str, QueryPlan]: ...
+
+    def monotonic(self) -> float: ...
+
+    def finding_counts(self) -> Mapping[str, int]:
+        """How many findings of each kind there have been; these only grow."""
+        ...
+
+    def store_status(self) -> StoreState | None:
+        """None where nothing is stored."""
+        ...
+
+
+class Telemetry:
+    """Our own metrics, and the node windows beside them. `view` says which windows of the nodes are shown."""
+
+    def __init__(self, *, version: str, view: View | None = None) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.view = view or View()
+        self._vitals: Vitals | None = None
+        self._requests = _Requests()
+        self._stages = _Timings("refresh_duration_seconds", "How long the stages of a refresh took.", "stage", STAGE_S)
+        self._nodes: _Nodes | None = None
+        self._lock = Lock()
+        ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        Info("load_watcher_build", "The version that runs.", registry=self.registry).info({"version": version})
+        self.registry.register(self._stages)
+        self.registry.register(self._requests)
+
+    def watch(self, vitals: Vitals) -> None:
+        """Tell of this service from now on. Called once."""
+        self._vitals = vitals
+        self.registry.register(_VitalSigns(vitals))
+
+    def observe_refresh(self, stage: str, seconds: float) -> None:
+        """A stage of a refresh has ended: "tick" for all of it, or a part of it such as "fetch"."""
+        self._stages.observe(stage, seconds)
+
+    def count_request(self, *, route: str, status: int, seconds: float) -> None:
+        """A request was answered. `route` is a name from the table of routes, never a path."""
+        self._requests.count(route, status, seconds)
+
+    def exposition(self, *, encoding: Encoding = Encoding.IDENTITY) -> bytes:
+        """The whole page, plain or as gzip. Takes milliseconds, and more once per snapshot: call it in a thread."""
+        own = generate_latest(self.registry)
+        nodes = self._node_windows()
+        if encoding is Encoding.GZIP:
+            return gzip_of(own, nodes.deflated, b"")
+        return own + nodes.text
+
+    def _node_windows(self) -> _Nodes:
+        """The nodes of what is published, unless it is stale: a line that stays flat for ever looks like a value."""
+        vitals = self._vitals
+        published = vitals.published if vitals is not None else None
+        if vitals is None or published is None or published.age(vitals.monotonic()) > vitals.max_staleness:
+            return _NOTHING
+        with self._lock:  # a second scrape waits for the first one's work
+            if self._nodes is None or self._nodes.tag != published.tag:
+                text = node_windows(published.snapshot, self.view)
+                self._nodes = _Nodes(published.tag, text, deflate(text))
+            return self._nodes
+
+
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """The exposition of one snapshot's nodes."""
+
+    tag: str
+    text: bytes
+    deflated: Deflated
+
+
+_NOTHING = _Nodes("", b"", deflate(b""))
+
+
+class _Timings:
+    """A histogram of seconds by one label, as plain integers: observing is an addition. `bounds` ascend."""
+
+    def __init__(self, name: str, text: str, label: str, bounds: tuple[float, ...]) -> None:
+        self._name, self._text, self._label, self._bounds = name, text, label, bounds
+        self._buckets: dict[str, list[int]] = {}
+        self._seconds: dict[str, float] = {}
+
+    def observe(self, value: str, seconds: float) -> None:
+        """A negative duration comes from a clock, not from the work: it counts as none."""
+        buckets = self._buckets.get(value)
+        if buckets is None:
+            self._seconds[value] = 0.0
+            buckets = self._buckets[value] = [0] * (len(self._bounds) + 1)
+        buckets[bisect_left(self._bounds, seconds)] += 1
+        self._seconds[value] += max(0.0, seconds)
+
+    def collect(self) -> Iterator[Family]:
+        """Called by the registry at a scrape, in another thread than `observe`: the rows are copied first."""
+        family = HistogramMetricFamily(f"load_watcher_{self._name}", self._text, labels=[self._label])
+        bounds = [*map(repr, self._bounds), "+Inf"]
+        for value, buckets in list(self._buckets.items()):
+            cumulative = list(zip(bounds, accumulate(buckets), strict=True))
+            family.add_metric([value], buckets=cumulative, sum_value=self._seconds[value])
+        yield family
+
+
+class _Requests:
+    """Requests by route and status, and how long their handlers took."""
+
+    def __init__(self) -> None:
+        self._count: dict[tuple[str, int], int] = {}
+        text = "How long handlers took; sending is not in it."
+        self._timings = _Timings("http_request_duration_seconds", text, "route", REQUEST_S)
+
+    def count(self, route: str, status: int, seconds: float) -> None:
+        key = (route, status)
+        self._count[key] = self._count.get(key, 0) + 1
+        self._timings.observe(route, seconds)
+
+    def collect(self) -> Iterator[Family]:
+        """Called by the registry."""
+        rows = [({"route": route, "code": str(code)}, count) for (route, code), count in list(self._count.items())]
+        yield _counter("http_requests", "Requests answered.", rows)
+        yield from self._timings.collect()
+
+
+class _VitalSigns:
+    """The state of the service at the moment of the scrape."""
+
+    def __init__(self, vitals: Vitals) -> None:
+        self._vitals = vitals
+        self._refreshed = 0
+
+    def collect(self) -> Iterator[Family]:
+        """Called by the registry."""
+        yield from self._ticks()
+        yield from self._snapshot()
+        yield from self._provider()
+        yield from self._store()
+        rows = [({"kind": kind}, count) for kind, count in sorted(self._vitals.finding_counts().items())]
+        yield _counter("findings", "Findings of the review of samples, and about the source.", rows)
+
+    def _ticks(self) -> Iterator[Family]:
+        stats = self._vitals.stats
+        # a failure is counted before its tick is, and a counter must not go back for that moment
+        self._refreshed = max(self._refreshed, stats.ticks - stats.failed)
+        rows = [({"outcome": "ok"}, self._refreshed), ({"outcome": "failed"}, stats.failed)]
+        yield _counter("refresh", "Ticks, by whether the source gave anything.", rows)
+        yield _counter("ticks_skipped", "Ticks that were due while the one before still ran.", [({}, stats.skipped)])
+
+    def _snapshot(self) -> Iterator[Family]:
+        published = self._vitals.published
+        if published is None:
+            return
+        snapshot = published.snapshot
+        if snapshot.nodes:
+            age = published.age(self._vitals.monotonic())
+            yield _gauge("snapshot_age_seconds", "Age of the newest sample that is served.", [({}, age)])
+        held = int(np.count_nonzero(~np.isnan(snapshot.age_s)))
+        yield _gauge("nodes", "Nodes that are served.", [({}, len(snapshot.nodes))])
+        yield _gauge("nodes_held", "Served nodes that are silent, or held through a partial outage.", [({}, held)])
+        yield _gauge("nodes_lost", "Nodes that went missing in a partial outage.", [({}, len(snapshot.lost))])
+        yield _gauge("nodes_quarantined", "Nodes that are left out.", [({}, len(snapshot.quarantined))])
+        rows = [({"window": window}, ratio) for window, ratio in coverage(snapshot).items()]
+        yield _gauge("window_coverage_ratio", "Samples held over samples expected, mean of nodes and metrics.", rows)
+
+    def _provider(self) -> Iterator[Family]:
+        up = self._vitals.provider_health.ok
+        if up is not None:
+            yield _gauge("provider_up", "Whether the source answered at the last tick.", [({}, int(up))])
+        failures = list(self._vitals.stats.query_failures.items())
+        rows = [({"kind": kind, "metric": metric}, count) for (kind, metric), count in sorted(failures)]
+        yield _counter("provider_failures", "Queries that failed; metric is empty for the whole source.", rows)
+        plans = [
+            ({"metric": plan.metric, "expression": plan.expression, "node_label": plan.node_label}, 1)
+            for plan in list(self._vitals.plans.values())
+        ]
+        yield _gauge("provider_query_info", "What is asked of the source for a metric; always 1.", plans)
+
+    def _store(self) -> Iterator[Family]:
+        status = self._vitals.store_status()
+        if status is None:
+            return
+        yield _gauge("store_ok", "Whether the database takes what it is given.", [({}, int(status.ok))])
+        yield _gauge("store_size_bytes", "Size of the database with its log.", [({}, status.size_bytes)])
+        yield _gauge("store_queued_ticks", "Ticks that wait to be stored.", [({}, status.queued)])
+        yield _counter("store_dropped_records", "Window records given up for good.", [({}, status.dropped)])
+
+
+def coverage(snapshot: Snapshot) -> dict[str, float]:
+    """Per window, the mean over all known metrics of all nodes of samples held over samples expected, 0 to 1."""
+    known = [(windows.coverage, ~np.isnan(windows.latest)) for windows in snapshot.metrics]
+    cells = sum(int(np.count_nonzero(here)) for _, here in known)
+    if not cells:
+        return {}
+    return {
+        window.label: round(float(sum(part[row][here].sum() for part, here in known)) / cells, 6)
+        for row, window in enumerate(snapshot.windows)
+    }
+
+
+_Rows = Iterable[tuple[Mapping[str, str], float]]
+
+
+def _gauge(name: str, text: str, rows: _Rows) -> Family:
+    return _filled(GaugeMetricFamily(f"load_watcher_{name}", text), rows)
+
+
+def _counter(name: str, text: str, rows: _Rows) -> Family:
+    return _filled(CounterMetricFamily(f"load_watcher_{name}", text), rows, suffix="_total")
+
+
+def _filled(family: Family, rows: _Rows, *, suffix: str = "") -> Family:
+    for labels, value in rows:
+        family.add_sample(family.name + suffix, dict(labels), value)
+    return family
