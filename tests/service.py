@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.real.parts import REPOSITORY, Server
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,12 @@ class Service(Server):
         return self.get("/healthz").status == 200
 
     def get(
-        self, path: str, *, headers: Mapping[str, str] | None = None, method: str = "GET", timeout: float = 10.0
+        self,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        method: str = "GET",
+        timeout: float = PATIENCE_SECONDS,
     ) -> Answer:
         """Ask for a path, by GET unless `method` says otherwise; redirects are not followed."""
         answer = self.session.request(
@@ -78,7 +83,7 @@ class Service(Server):
         )
         return Answer(answer.status_code, answer.headers, answer.content)
 
-    def wait_for_status(self, status: int, path: str = "/watcher", *, timeout: float = 10.0) -> Answer:
+    def wait_for_status(self, status: int, path: str = "/watcher", *, timeout: float = PATIENCE_SECONDS) -> Answer:
         """Ask for a path until the answer has this status, and return that answer."""
         answers: list[Answer] = []
 

@@ -15,7 +15,7 @@ from tests.real.parts import REPOSITORY
 CELLS = re.compile(r"^\|.*\|$", re.MULTILINE)
 
 
-def output_of(*arguments: str, timeout: float = 110.0) -> str:
+def output_of(*arguments: str, timeout: float = 230.0) -> str:
     """What `python -m benchmarks …` prints; it must end well."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *arguments],

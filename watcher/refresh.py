@@ -48,7 +48,7 @@ from watcher.outage import Guard
 from watcher.providers.base import Fetch, Provider, ProviderError, QueryPlan, provenance
 from watcher.publish import Published
 from watcher.snapshot import take_snapshot, window_records
-from watcher.spans import LATE_INTERVALS, OVERLAP_S, Slice, Spans
+from watcher.spans import LATE_INTERVALS, OVERLAP_S, Slice, Spans, holes
 
 log = logging.getLogger(__name__)
 
@@ -263,8 +263,10 @@ class Refresher:
     async def _fetch_newest(self, deadline: float) -> bool:
         """The part of a tick that brings the present; False if the source gave nothing."""
         now = self._clock.now()
-        if self._restored is not None:
-            self._spans.go_on_from(min(self._restored.end, now))
+        if self._restored is not None and not self._spans.begun:
+            until = min(self._restored.end, now)
+            missing = await self._in_worker(self._holes, self._restored, now - self.config.reach, until)
+            self._spans.go_on_from(until, missing=missing)
         since = self._spans.begin(now, overlap=self._overlap())
         # a source that knows only the present may take its sample while we wait for it
         until = now if self.provider.remembers else now + self.config.interval
@@ -341,6 +343,12 @@ class Refresher:
             medians = [float(np.median(w.cadence)) for w in self.published.snapshot.metrics if len(w.cadence)]
             cadence = max(medians, default=0.0)
         return max(2.0 * cadence, OVERLAP_S)
+
+    def _holes(self, restored: Restored, since: float, until: float) -> list[Slice]:
+        """What the stored samples lack. Those of another source are not gone on with, so all of theirs is fetched."""
+        if restored.source != self.provider.source:
+            return []
+        return holes(restored.blocks, resolution=restored.resolution, since=since, until=until)
 
     def _account(self, fetch: Fetch, *, now: float, since: float) -> None:
         """Remember which metrics failed, and plan to fetch what they missed once they answer again."""

@@ -12,9 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
+from watcher.history import MAX_CADENCE_S
+from watcher.model import CARRIED, SampleBlock
+
 SLICE_S = 120.0  # longest span that one query of a backfill covers
 OVERLAP_S = 120.0  # a fetch looks back at least this far, so that late nodes are not lost
 LATE_INTERVALS = 2.0  # a gap longer than this many intervals is fetched in slices
+HOLE_CADENCES = 3.0  # stored samples that lie further apart than this many cadences have a hole between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,30 @@ def slices(since: float, until: float, *, only: frozenset[str] | None = None) ->
     return pieces
 
 
+def holes(blocks: Iterable[SampleBlock], *, resolution: int, since: float, until: float) -> list[Slice]:
+    """What of `since`..`until` the stored samples do not cover, newest first.
+
+    A crash before the end of a backfill leaves such holes: the newest two minutes are stored before the past is
+    fetched. A metric's hole is a span longer than three cadences in which no node has a sample; its cadence is the
+    median distance of the slots in which some node has one, bounded as for coverage (contract 5.1). Metrics with the
+    same hole share its slices; a metric that is not stored at all has no hole here.
+    """
+    covered: dict[str, set[int]] = {}
+    for block in blocks:
+        sampled = (np.isfinite(block.values) & (block.offset_ms != CARRIED)).any(axis=1)
+        covered.setdefault(block.metric, set()).update((block.first_slot + np.flatnonzero(sampled)).tolist())
+    missing: dict[tuple[float, float], set[str]] = {}
+    for metric, slots in covered.items():
+        edges = np.array(sorted(slots), dtype=np.float64) * resolution
+        edges = np.concatenate(([since], edges[(edges > since) & (edges < until)], [until]))
+        distances = np.diff(edges)
+        longest = HOLE_CADENCES * min(max(float(np.median(distances)), resolution), MAX_CADENCE_S)
+        for k in np.flatnonzero(distances > longest).tolist():
+            missing.setdefault((float(edges[k]), float(edges[k + 1])), set()).add(metric)
+    pieces = [piece for (begin, end), names in missing.items() for piece in slices(begin, end, only=frozenset(names))]
+    return sorted(pieces, key=lambda piece: (-piece.until, piece.since, sorted(piece.only or ())))
+
+
 class Spans:
     """What was asked for, and what is missing. `reach` is how far back samples are of use, `interval` the distance of
     two ticks, both in seconds; a source that does not `remember` is never asked for the past."""
@@ -48,10 +78,16 @@ class Spans:
         self._behind: dict[str, float] = {}  # metric that failed -> up to where it was had
         self._slices: list[Slice] = []
 
-    def go_on_from(self, until: float) -> None:
-        """Everything up to here is there already, unless something newer was asked for."""
-        if self._until is None:
-            self._until = until
+    @property
+    def begun(self) -> bool:
+        """Whether something was asked for, or was there already."""
+        return self._until is not None
+
+    def go_on_from(self, until: float, *, missing: Iterable[Slice] = ()) -> None:
+        """Everything up to here is there already, but for what is `missing`."""
+        self._until = until
+        if self._remembers:
+            self._slices.extend(missing)
 
     def forget(self) -> None:
         """Begin anew: nothing was ever asked for."""

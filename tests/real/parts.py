@@ -21,7 +21,7 @@ import requests
 
 from tests.real import remote_write
 from tests.real.remote_write import Series
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 UNPACKED = Path(os.environ.get("LOAD_WATCHER_REAL_PARTS") or REPOSITORY / ".real-parts").resolve()
@@ -39,8 +39,8 @@ PROGRAMS = {
 # our finding it free and the server's binding it.
 PORTS = range(20_000, 32_000)
 
-READY_SECONDS = 20.0
-STOP_SECONDS = 10.0
+READY_SECONDS = PATIENCE_SECONDS
+STOP_SECONDS = PATIENCE_SECONDS
 
 
 def find_program(program: str) -> Path:

@@ -182,7 +182,7 @@ def test_the_service_serves_windows_from_flux(compiler: FluxCompiler, tmp_path: 
                 for name, node in nodes.items()
             }
 
-        wait_for(lambda: all(windows().values()), what="15-minute windows", ignoring=(KeyError,), timeout=20.0)
+        wait_for(lambda: all(windows().values()), what="15-minute windows", ignoring=(KeyError,))
         served = windows()
     assert fleet.nodes == list(served)
     for row, node in enumerate(fleet.nodes):

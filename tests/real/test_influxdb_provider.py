@@ -387,7 +387,6 @@ def test_the_service_serves_windows_over_what_was_written(start_influxdb: Run, r
         lambda: all((cpu, "AVG", "15m") in node for node in numbers_of(service, "15m").values()),
         what="the 15-minute window",
         ignoring=(KeyError,),
-        timeout=20.0,
     )
 
     assert "InfluxDB" == service.get("/watcher").json()["source"]

@@ -25,7 +25,7 @@ from tests.real.fleet import (
 )
 from tests.real.parts import REPOSITORY, Prometheus, new_secret
 from tests.real.remote_write import Series
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.model import METRIC_BY_KEY, SeriesBatch
 from watcher.providers.base import Fetch, ProviderError, ProviderRefused, ProviderUnreachable
 from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider, QueryConfig
@@ -521,15 +521,14 @@ from tests.waiting import eventually, wait_for
 from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider
 
 async def main():
-    provider = PrometheusProvider(PrometheusConfig(address=sys.argv[1], timeout=60.0, fetch_deadline=60.0))
+    provider = PrometheusProvider(PrometheusConfig(address=sys.argv[1], timeout=600.0, fetch_deadline=600.0))
     await provider.start()
     task = asyncio.create_task(provider.fetch(time.time() - 60, time.time()))
     port = int(sys.argv[1].rpartition(":")[2])
     await eventually(lambda: unread_bytes(port), what="the question")
     if sys.argv[2] == "close":
-        before = time.monotonic()
         await provider.close()
-        print(f"closed in {time.monotonic() - before:.3f}")
+        print("closed")
     elif sys.argv[2] == "leave":
         print("left")
 
@@ -539,7 +538,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("way", ["close", "leave"])
 def test_a_hung_server_keeps_no_process_from_exiting(prometheus: Prometheus, way: str):
-    """Closed or simply left, with sixty seconds of timeout still to go."""
+    """Closed or simply left, with ten minutes of timeout still to go."""
     prometheus.pause()
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", LEAVE, prometheus.url, way],
@@ -547,9 +546,10 @@ def test_a_hung_server_keeps_no_process_from_exiting(prometheus: Prometheus, way
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=2 * PATIENCE_SECONDS,
     )
 
     assert 0 == done.returncode, done.stderr
-    assert done.stdout.startswith("closed in 0." if way == "close" else "left")
+    # either would take the ten minutes of the provider's own timeout if it waited for the answer
+    assert ("closed\n" if way == "close" else "left\n") == done.stdout
     assert "" == done.stderr

@@ -13,7 +13,7 @@ from tests.real.feed import Feed
 from tests.real.parts import Prometheus
 from tests.real.proxy import FaultyProxy
 from tests.service import Answer, Service
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -61,7 +61,6 @@ def wait_until_well(service: Service) -> None:
             and rollups(answer) != {""}
         ),
         what="the source to be well",
-        timeout=30,
     )
 
 
@@ -156,7 +155,7 @@ def test_success_without_series_is_no_success(service: Service, way: FaultyProxy
     """Empty vectors: the last windows stay with a growing age, and a finding says that nothing comes."""
     way.fault = faults.empty
     began = time.time()
-    wait_for(lambda: seen_since(service, "no_series", began), what="a finding no_series", timeout=15)
+    wait_for(lambda: seen_since(service, "no_series", began), what="a finding no_series")
     answer = service.get("/watcher")
     document = check_document(answer)
     assert 0 <= time.time() - document["window"]["end"] - int(answer.headers["Age"]) < 3
@@ -204,7 +203,9 @@ def start(run_service: RunService, address: str, *, max_staleness: str) -> Servi
     return service
 
 
-def poll_until(service: Service, done: Callable[[Answer], bool], *, what: str, timeout: float = 30.0) -> list[Answer]:
+def poll_until(
+    service: Service, done: Callable[[Answer], bool], *, what: str, timeout: float = PATIENCE_SECONDS
+) -> list[Answer]:
     """All answers to /watcher until one is as wanted, that one included; /healthz is 200 throughout."""
     answers: list[Answer] = []
 
@@ -259,7 +260,7 @@ def test_a_prometheus_that_dies_and_comes_back(start_prometheus: StartPrometheus
         poll_until(service, lambda answer: answer.status == 200, what="the answer to be back")
         assert 200 == service.get("/watcher/health").status
         assert 200 == service.get("/readyz").status
-        wait_for(lambda: is_as_in_prometheus(service, prometheus), what="the gap to be filled", timeout=20)
+        wait_for(lambda: is_as_in_prometheus(service, prometheus), what="the gap to be filled")
     log = service.log()
     assert 1 == log.count("Prometheus is down"), log
     assert 1 == log.count("Prometheus is back after"), log

@@ -21,7 +21,7 @@ from tests.real.feed import Feed
 from tests.real.parts import UNPACKED, Prometheus, new_secret
 from tests.real.proxy import FaultyProxy
 from tests.service import Answer, Service
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.real
 
@@ -33,7 +33,7 @@ max_staleness = "2m"
 """
 
 
-def exit_code(service: Service, *, timeout: float = 20.0) -> int:
+def exit_code(service: Service, *, timeout: float = PATIENCE_SECONDS) -> int:
     """Wait until it has ended by itself."""
     assert service.process is not None
     return service.process.wait(timeout)
@@ -238,7 +238,7 @@ def test_a_kill_at_any_moment_loses_at_most_the_tick_in_flight(
         service = run_service("--provider", "prometheus", "--address", proxy.url, config=FAST)
         for _ in range(10):
             with Onlooker(service) as onlooker:
-                wait_for(lambda: len(onlooker.seen) >= 3, what="three documents", timeout=20)
+                wait_for(lambda: len(onlooker.seen) >= 3, what="three documents")
                 threading.Event().wait(moments.uniform(0.0, 1.0))
                 service.kill()
             proxy.fault = faults.unavailable
@@ -369,13 +369,13 @@ def test_a_full_disk_delays_no_answer_and_is_survived(
         def store() -> dict[str, Any]:
             return dict(service.get("/readyz").json()["detail"]["store"])
 
-        wait_for(lambda: not store()["ok"], what="the full disk to be found", timeout=20)
+        wait_for(lambda: not store()["ok"], what="the full disk to be found")
         assert "full" in store()["error"]
         before = service.get("/watcher").json()["timestamp"]
         wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 2, what="answers to go on")
         assert 200 == service.get("/readyz").status
         subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
-        wait_for(lambda: store()["ok"], what="the store to recover", timeout=20)
+        wait_for(lambda: store()["ok"], what="the store to recover")
         assert 0 == service.stop()
     assert 1 == service.log().count("saving to the database fails")
     assert 1 == service.log().count("saving to the database works again")
@@ -431,7 +431,7 @@ def wait_for_hour(service: Service, offset: int) -> int:
         found = answer.json()["timestamp"]
         return abs(found - time.time() - offset) < 60
 
-    wait_for(there, what=f"documents of {offset} s from now", timeout=30)
+    wait_for(there, what=f"documents of {offset} s from now")
     return found
 
 
@@ -462,7 +462,7 @@ def test_a_service_that_was_frozen_goes_on(run_service: RunService):
     service.pause()
     wait_for(lambda: time.time() > before + 5, what="some intervals to pass")
     service.resume()
-    service.wait_for_status(200, "/healthz", timeout=2)
+    service.wait_for_status(200, "/healthz")
     wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 4, what="ticks to go on")
     assert 0 == service.stop()
     assert "Traceback" not in service.log()

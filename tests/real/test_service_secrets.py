@@ -53,7 +53,6 @@ def everything_said(service: Service, *secrets: str) -> str:
         env=dict(service.environment()),
         capture_output=True,
         text=True,
-        timeout=30,
     )
     assert "provider" in show.stdout
     said += show.stdout + show.stderr

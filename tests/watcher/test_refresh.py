@@ -655,6 +655,34 @@ def test_a_restart_continues_exactly() -> None:
     play(after, source=source, clock=clock, records=records)
 
 
+def test_a_crash_before_the_past_was_fetched_costs_no_sample() -> None:
+    """Only the first publish was stored: after the restart the older minutes are fetched all the same, newest first,
+    and so is the hole that a crash leaves when it falls between the two parts of a catching up."""
+    records, source, clock = Records(), MemorySource(), FakeClock(T0)
+    source.put("a", every(15, T0 - 1200, T0 + 1200), wave)
+
+    async def crash(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        if records.saved:
+            await refresher.restore(records.restored())
+        await refresher.tick()
+        records.saved.pop()  # what the tick stored once the past was there
+
+    async def after(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        await refresher.restore(records.restored())
+        await refresher.tick()
+        assert refresher.published is not None
+        assert refresher.published.snapshot.metrics[0].count[2].tolist() == [60]
+
+    play(crash, source=source, clock=clock, records=records)
+    assert len(records.saved) == 1
+    clock.pass_time(30)
+    play(after, source=source, clock=clock, records=records)
+    clock.pass_time(500)
+    play(crash, source=source, clock=clock, records=records)
+    clock.pass_time(30)
+    play(after, source=source, clock=clock, records=records)
+
+
 def test_samples_of_another_source_are_served_but_not_continued() -> None:
     """The expression changed: the old windows stand under their old source until the first tick; then all is new."""
     records = Records()

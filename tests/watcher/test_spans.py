@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watcher.spans import SLICE_S, Spans, slices
+from watcher.model import CARRIED, SampleBlock
+from watcher.spans import HOLE_CADENCES, SLICE_S, Spans, holes, slices
 
 NOW = 1_700_000_000.0
 
@@ -75,3 +77,45 @@ def test_metrics_that_fell_behind_together_catch_up_together() -> None:
     assert frozenset({"cpu", "memory"}) == piece.only
     assert [] == spans.catch_up(["cpu", "memory"], now=NOW + 300, since=NOW + 180, overlap=120.0)
     assert [(NOW + 60, NOW + 180), (NOW - 60, NOW + 60), (NOW - 120, NOW - 60)] == drained(spans, NOW + 300)
+
+
+def stored(slots: set[int], *, first: int, last: int, metric: str = "cpu", carried: int | None = None) -> SampleBlock:
+    """A block of one metric for two nodes; the second has samples in `slots`, the first has none."""
+    values = np.full((last - first + 1, 2), np.nan)
+    offsets = np.zeros(values.shape, dtype=np.uint16)
+    for slot in slots:
+        values[slot - first, 1] = 1.0
+    if carried is not None:
+        values[carried - first, 1], offsets[carried - first, 1] = 1.0, CARRIED
+    return SampleBlock(metric, first, ("a", "b"), values, offsets)
+
+
+@given(st.sets(st.integers(0, 59), min_size=1))
+def test_holes_and_stored_samples_together_cover_everything(slots: set[int]) -> None:
+    """What is no hole has samples at most three cadences apart; no hole has a sample within."""
+    found = holes([stored(slots, first=0, last=59)], resolution=15, since=0.0, until=900.0)
+    ends = [(piece.since, piece.until) for piece in found]
+    assert ends == sorted(ends, key=lambda span: -span[1])
+    assert all(piece.only == {"cpu"} for piece in found)
+    edges = sorted({0.0, 900.0, *(15.0 * slot for slot in slots)})
+    longest = HOLE_CADENCES * min(max(15.0, float(np.median(np.diff(edges)))), 120.0)
+    for earlier, later in itertools.pairwise(edges):
+        within = sum(until - since for since, until in ends if earlier <= since and until <= later)
+        assert within == (later - earlier if later - earlier > longest else 0.0)
+
+
+def test_metrics_with_the_same_hole_are_asked_for_together_and_a_carried_value_covers_nothing() -> None:
+    """One query per slice for both of them; the third has no hole, the fourth was never stored."""
+    some, every = set(range(40, 61)), set(range(61))
+    blocks = [
+        stored(some, first=0, last=60, carried=30),
+        stored(set(), first=0, last=41, metric="memory"),
+        stored(some, first=30, last=60, metric="memory"),
+        stored(every, first=0, last=60, metric="disk"),
+    ]
+    found = holes(blocks, resolution=15, since=300.0, until=900.0)
+    assert [(piece.since, piece.until, piece.only) for piece in found] == [
+        (480.0, 600.0, {"cpu", "memory"}),
+        (360.0, 480.0, {"cpu", "memory"}),
+        (300.0, 360.0, {"cpu", "memory"}),
+    ]
