@@ -25,9 +25,14 @@ class ProviderError(Exception):
 
 
 class ProviderUnreachable(ProviderError):
-    """No connection, no answer in time, or an answer of the kind that passes (502, 503, 504): worth a retry."""
+    """No connection, no answer in time, or an answer of the kind that passes (429, 502, 503, 504): worth a retry, and
+    after `retry_after_s` seconds where the source says when."""
 
     kind = "unreachable"
+
+    def __init__(self, message: str, *, hint: str = "", retry_after_s: float | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
 
 
 class ProviderRefused(ProviderError):

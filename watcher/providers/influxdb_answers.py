@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 
 from watcher.model import F64
+from watcher.providers.asking import shown
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.influxdb_loads import Points
-from watcher.providers.prometheus_answers import shown
 
 PASSING_STATUSES = frozenset({429, 502, 503, 504})
 TAKES_TOO_LONG = ("timeout", "deadline exceeded", "timed out", "context canceled")

@@ -15,11 +15,12 @@ from influxdb_client.client.influxdb_client_async import InfluxDBClientAsync
 from influxdb_client.rest import ApiException
 
 from watcher.providers.base import ProviderMalformed, ProviderRefused
+from watcher.providers.exchange import LINES, read_bounded, tls_context
 from watcher.providers.influxdb_answers import read_flux
 from watcher.providers.influxdb_endpoint import Endpoint
 from watcher.providers.influxdb_loads import Points
 from watcher.providers.influxdb_plans import InfluxConfig, Source, Template
-from watcher.providers.influxdb_transport import LINES, Body, read_bounded, refusal
+from watcher.providers.influxdb_transport import Body, refusal
 
 
 class Flux:
@@ -48,7 +49,7 @@ class Flux:
             endpoint.address,
             org=config.org,
             timeout=aiohttp.ClientTimeout(total=config.timeout),
-            ssl_context=endpoint.tls(),
+            ssl_context=tls_context(config),
             connection_pool_maxsize=LINES,
             allow_redirects=False,
             client_session_kwargs={"response_class": Response},

@@ -1,0 +1,242 @@
+"""What the providers that ask a server many questions have in common.
+
+They ask one question for each metric, or for a few that stand together; a question that may yet be answered is asked
+again; a fetch fails only if every question failed; and a metric that falls silent is told. What is asked, and how an
+answer is read, is each provider's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from urllib.parse import urlsplit
+
+from watcher.model import METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
+from watcher.providers.base import (
+    Fetch,
+    ProviderError,
+    ProviderMalformed,
+    ProviderRefused,
+    ProviderUnreachable,
+    QueryFailure,
+    QueryPlan,
+)
+
+if TYPE_CHECKING:
+    from watcher.settings import Settings
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+ErrorT = TypeVar("ErrorT", bound=ProviderError)
+
+FETCH_SHARE = 0.75
+"""Of an interval; a little less than the 0.8 of a tick, so that late metrics fail by themselves, not with the tick."""
+SILENT_FETCHES = 3
+"""After so many in a row without a point a metric that had some is reported."""
+SHOWN_CHARACTERS = 256
+CLOCK_RESOLUTION_S = 1.5
+"""A Date header has whole seconds, and an answer some way to go: smaller offsets mean nothing."""
+
+
+# --- what a far side says --------------------------------------------------------------------------------------------
+
+
+def shown(text: str) -> str:
+    """A foreign text as it may stand in an error: printable, on one line, cut."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * SHOWN_CHARACTERS]).split())
+    return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"
+
+
+def without_credentials(location: str) -> str:
+    """Where a redirect leads: scheme, host and path; a login page's query holds states and nonces."""
+    try:
+        parts = urlsplit(location)
+        host = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{host}{parts.path}" if host else parts.path
+
+
+def clock_offset(date: str | None, *, heard: float) -> float | None:
+    """The far clock minus ours in seconds, 0 within what a Date header can tell, None without one. Servers write the
+    header as they begin to answer, which on average is half a second after the second it names."""
+    if not date:
+        return None
+    try:
+        offset = parsedate_to_datetime(date).timestamp() + 0.5 - heard
+    except ValueError:
+        return None
+    return 0.0 if abs(offset) < CLOCK_RESOLUTION_S else offset
+
+
+# --- errors and retries ----------------------------------------------------------------------------------------------
+
+
+def placed(error: ErrorT, address: str) -> ErrorT:
+    """The same error with the address before its message."""
+    told = copy.copy(error)
+    told.args = (f"{address}: {error}",)
+    return told
+
+
+def most_telling(failures: Sequence[QueryFailure]) -> ProviderError:
+    """The one error to raise for many: nobody asks about refusals of a source that cannot be reached."""
+    for kind in (ProviderUnreachable, ProviderRefused, ProviderMalformed):
+        for failure in failures:
+            if isinstance(failure.error, kind):
+                return failure.error
+    return failures[0].error
+
+
+async def retried(attempt: Callable[[], Awaitable[T]], *, pauses: Sequence[float], deadline: float) -> T:
+    """What `attempt` returns, tried once more after each pause (seconds) while it raises ProviderUnreachable, and after
+    a longer one where the source said so.
+
+    `deadline` is in the time of the event loop: no retry begins that it would cut.
+    """
+    loop = asyncio.get_running_loop()
+    for pause in (*pauses, None):
+        try:
+            return await attempt()
+        except ProviderUnreachable as error:
+            if pause is None:
+                raise
+            pause = max(pause, error.retry_after_s or 0.0)
+            if loop.time() + pause >= deadline:
+                raise
+        await asyncio.sleep(pause)
+    raise AssertionError("the last attempt returns or raises")
+
+
+# --- a fetch ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Fetching:
+    """One fetch under way. `present` is false for a look back (backfill), whose emptiness means nothing; `deadline` is
+    in the time of the event loop."""
+
+    since: float
+    until: float
+    deadline: float
+    present: bool
+    findings: list[Finding] = field(default_factory=list)
+    clock: list[float] = field(default_factory=list)
+
+    def find(self, kind: FindingKind, metric: Metric, reason: str, remedy: Remedy) -> None:
+        """Note what concerns a metric of all nodes."""
+        self.findings.append(Finding(kind, "", metric.name, self.until, reason, remedy))
+
+
+@dataclass(slots=True)
+class Silence:
+    """What is known of one metric's samples: `had` once there were some, `fetches` in a row that brought none."""
+
+    had: bool = False
+    fetches: int = 0
+
+    def note(self, heard: bool, *, present: bool) -> None:
+        """A fetch brought samples or did not; that the past is empty says nothing."""
+        self.had |= heard
+        if present:
+            self.fetches = 0 if heard else self.fetches + 1
+
+    @property
+    def worth_telling(self) -> bool:
+        """Points come late at times, so one that had some is given a few fetches."""
+        return self.fetches >= (SILENT_FETCHES if self.had else 1)
+
+
+class Fetches:
+    """The fetches of one provider, one after the other, and what was last said about how they ask."""
+
+    def __init__(self, *, max_seconds: float, fetch_deadline: float) -> None:
+        self._max_seconds, self._fetch_deadline = max_seconds, fetch_deadline
+        self._latest = float("-inf")
+        self._announced: Mapping[str, QueryPlan] = {}
+
+    def begin(self, since: float, until: float) -> Fetching:
+        """A fetch of the span, of which no more than the longest window is ever asked for."""
+        present = until >= self._latest
+        self._latest = max(self._latest, until)
+        deadline = asyncio.get_running_loop().time() + self._fetch_deadline
+        return Fetching(max(since, until - self._max_seconds), until, deadline, present)
+
+    def announce(self, plans: Mapping[str, QueryPlan], *, address: str) -> None:
+        """One log line when something else is read than before."""
+        changed = [plan for name, plan in plans.items() if self._announced.get(name) != plan]
+        self._announced = plans
+        if changed:
+            uses = "; ".join(
+                f"{METRIC_BY_NAME[plan.metric].key}: {plan.expression} by {plan.node_label}" for plan in changed
+            )
+            log.info("using %s for %s", address, uses)
+
+
+Outcome = SeriesBatch | QueryFailure | None
+"""Of one metric: its samples, its failure, or None where it has no samples in this span."""
+
+
+async def answered(questions: Iterable[Coroutine[Any, Any, Sequence[Outcome]]]) -> list[Outcome]:
+    """The outcomes of questions that are asked at once. Raises ProviderError if all failed."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(question) for question in questions]
+    outcomes = [outcome for task in tasks for outcome in task.result()]
+    failures = [outcome for outcome in outcomes if isinstance(outcome, QueryFailure)]
+    if failures and len(failures) == len(outcomes):
+        raise most_telling(failures)
+    return outcomes
+
+
+def fetched(outcomes: Sequence[Outcome], fetching: Fetching, *, plans: Mapping[str, QueryPlan]) -> Fetch:
+    """The answer to who fetches."""
+    return Fetch(
+        batches=tuple(outcome for outcome in outcomes if isinstance(outcome, SeriesBatch)),
+        failures=tuple(outcome for outcome in outcomes if isinstance(outcome, QueryFailure)),
+        plans=plans,
+        findings=tuple(fetching.findings),
+        clock_offset_s=min(fetching.clock, key=abs) if fetching.clock else None,
+    )
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+class Connection(TypedDict):
+    """The settings of a provider that is a server, as its configuration takes them."""
+
+    address: str
+    token: str
+    token_file: str
+    ca_file: str
+    client_cert: str
+    client_key: str
+    insecure_skip_verify: bool
+    headers: Mapping[str, str]
+    timeout: float
+    fetch_deadline: float
+    max_seconds: float
+
+
+def connection(settings: Settings) -> Connection:
+    """Where the server is, how it is spoken to, and for how long."""
+    given, refresh = settings.provider, settings.refresh
+    return Connection(
+        address=given.address or "",
+        token=given.token.reveal() if given.token else "",
+        token_file=str(given.token_file or ""),
+        ca_file=str(given.ca_file or ""),
+        client_cert=str(given.client_cert or ""),
+        client_key=str(given.client_key or ""),
+        insecure_skip_verify=given.insecure_skip_verify,
+        headers={name: value.reveal() for name, value in given.headers.items()},
+        timeout=given.timeout,
+        fetch_deadline=FETCH_SHARE * refresh.interval,
+        max_seconds=max(window.seconds for window in refresh.windows),
+    )
