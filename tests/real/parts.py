@@ -30,6 +30,7 @@ UNPACKED = Path(os.environ.get("LOAD_WATCHER_REAL_PARTS") or REPOSITORY / ".real
 PROGRAMS = {
     "prometheus": ("PROMETHEUS_BIN", ("prometheus",)),
     "promtool": ("PROMTOOL_BIN", ("promtool",)),
+    "victoria-metrics": ("VICTORIA_METRICS_BIN", ("victoria-metrics", "victoria-metrics-prod")),
     "node_exporter": ("NODE_EXPORTER_BIN", ("prometheus-node-exporter", "node_exporter")),
     "influxd": ("INFLUXD_BIN", ("influxd",)),
     "wrk": ("WRK_BIN", ("wrk",)),
@@ -241,7 +242,31 @@ class Server:
         self.stop()
 
 
-class Prometheus(Server):
+class PromqlServer(Server):
+    """A server that takes remote writes and answers queries as Prometheus does."""
+
+    def write(self, series: Iterable[Series | tuple[Mapping[str, str], Any, Any]]) -> None:
+        """Store series by remote write: (labels, times in unix seconds, values) each.
+
+        Prometheus refuses samples that are older than a series' newest, and more than an hour older than anyone's:
+        write a whole history once, then only what follows it, and nothing from the future.
+        """
+        for body in remote_write.requests([Series(*one) for one in series]):
+            answer = self.session.post(
+                f"{self.url}/api/v1/write", data=body, headers=remote_write.HEADERS, timeout=READY_SECONDS
+            )
+            assert answer.status_code == 204, f"remote write: {answer.status_code} {answer.text}"
+
+    def query(self, expression: str, *, time: float | None = None) -> list[dict[str, Any]]:
+        """The rows of an instant query, as they stand under `data.result`."""
+        parameters = {"query": expression} if time is None else {"query": expression, "time": f"{time:.3f}"}
+        answer = self.session.get(f"{self.url}/api/v1/query", params=parameters, timeout=READY_SECONDS)
+        assert answer.status_code == 200, f"{expression}: {answer.status_code} {answer.text}"
+        rows: list[dict[str, Any]] = answer.json()["data"]["result"]
+        return rows
+
+
+class Prometheus(PromqlServer):
     """A real Prometheus with its data under `directory`, on a free port of 127.0.0.1 that stays its own.
 
     `config` is the configuration, as a dict or as YAML; by default it scrapes nothing, and tests `write` what they
@@ -313,25 +338,38 @@ class Prometheus(Server):
     def is_ready(self) -> bool:
         return self.session.get(f"{self.url}/-/ready", timeout=5).ok
 
+
+class VictoriaMetrics(PromqlServer):
+    """A real VictoriaMetrics with its data under `directory`, on a free port of 127.0.0.1 that stays its own.
+
+    `flags` are added to the command line; all else is as whoever installs it has it, so the newest 30 seconds are made
+    up in range queries (-search.latencyOffset).
+    """
+
+    name = "victoria-metrics"
+
+    def __init__(self, directory: Path, *, flags: Sequence[str] = (), port: int | None = None) -> None:
+        super().__init__(directory, port=port)
+        self._program = find_program("victoria-metrics")
+        self._flags = list(flags)
+
+    def command(self) -> Sequence[str | Path]:
+        return [
+            self._program,
+            f"-storageDataPath={self.directory / 'data'}",
+            f"-httpListenAddr=127.0.0.1:{self.port}",
+            "-loggerLevel=WARN",
+            *self._flags,
+        ]
+
+    def is_ready(self) -> bool:
+        return self.session.get(f"{self.url}/health", timeout=5).ok
+
     def write(self, series: Iterable[Series | tuple[Mapping[str, str], Any, Any]]) -> None:
-        """Store series by remote write: (labels, times in unix seconds, values) each.
-
-        Prometheus refuses samples that are older than a series' newest, and more than an hour older than anyone's:
-        write a whole history once, then only what follows it, and nothing from the future.
-        """
-        for body in remote_write.requests([Series(*one) for one in series]):
-            answer = self.session.post(
-                f"{self.url}/api/v1/write", data=body, headers=remote_write.HEADERS, timeout=READY_SECONDS
-            )
-            assert answer.status_code == 204, f"remote write: {answer.status_code} {answer.text}"
-
-    def query(self, expression: str, *, time: float | None = None) -> list[dict[str, Any]]:
-        """The rows of an instant query, as they stand under `data.result`."""
-        parameters = {"query": expression} if time is None else {"query": expression, "time": f"{time:.3f}"}
-        answer = self.session.get(f"{self.url}/api/v1/query", params=parameters, timeout=READY_SECONDS)
-        assert answer.status_code == 200, f"{expression}: {answer.status_code} {answer.text}"
-        rows: list[dict[str, Any]] = answer.json()["data"]["result"]
-        return rows
+        """Store series by remote write, and have them seen by queries at once instead of a second later."""
+        super().write(series)
+        answer = self.session.get(f"{self.url}/internal/force_flush", timeout=READY_SECONDS)
+        assert answer.ok, f"force_flush: {answer.status_code} {answer.text}"
 
 
 class NodeExporter(Server):

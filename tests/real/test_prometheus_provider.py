@@ -1,5 +1,5 @@
 """The Prometheus provider against a real Prometheus: every way to get a metric, every way to name a node, and the ways
-in which a real server refuses, hangs and dies."""
+in which a real server refuses, hangs and dies. What it brings is the same from a real VictoriaMetrics."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from tests.real.fleet import (
     node_exporter_series,
     recording_rule_series,
 )
-from tests.real.parts import REPOSITORY, Prometheus, new_secret
+from tests.real.parts import REPOSITORY, Prometheus, PromqlServer, Server, VictoriaMetrics, new_secret
 from tests.real.remote_write import Series
 from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.model import METRIC_BY_KEY, SeriesBatch
@@ -34,6 +34,14 @@ from watcher.providers.prometheus_plans import CANDIDATES
 pytestmark = pytest.mark.real
 
 STEP = 15.0
+
+
+@pytest.fixture(params=[Prometheus, VictoriaMetrics])
+def promql(request: pytest.FixtureRequest, tmp_path: Path, running: Callable[[Server], Server]) -> PromqlServer:
+    """An empty server of either kind, gone with the test."""
+    server: PromqlServer = request.param(tmp_path / "promql")
+    running(server)
+    return server.start()
 
 
 def run(config: PrometheusConfig, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
@@ -51,14 +59,14 @@ def run(config: PrometheusConfig, work: Callable[[PrometheusProvider], Awaitable
     return asyncio.run(inside())
 
 
-def fetch(server: Prometheus, *, until: float, span: float = 180.0, **settings: Any) -> Fetch:
+def fetch(server: PromqlServer, *, until: float, span: float = 180.0, **settings: Any) -> Fetch:
     """One fetch."""
     config = PrometheusConfig(**{"address": server.url, "backoff": (0.05,), **settings})
     got: Fetch = run(config, lambda provider: provider.fetch(until - span, until))
     return got
 
 
-def failure(server: Prometheus, **settings: Any) -> ProviderError:
+def failure(server: PromqlServer, **settings: Any) -> ProviderError:
     """The error of a fetch that fails as a whole."""
     with pytest.raises(ProviderError) as caught:
         fetch(server, until=time.time(), metrics=("CPU",), **settings)
@@ -87,12 +95,12 @@ def by_key(got: Fetch) -> dict[str, SeriesBatch]:
 # --- every way to get a metric ---------------------------------------------------------------------------------------
 
 
-def test_recording_rules_bring_their_own_samples(prometheus: Prometheus):
+def test_recording_rules_bring_their_own_samples(promql: PromqlServer):
     """True times to the millisecond, values as they are stored, each device of a node by itself."""
     fleet = fleet_until_now()
-    prometheus.write(recording_rule_series(fleet, labels=by_node_label))
+    promql.write(recording_rule_series(fleet, labels=by_node_label))
     until = float(fleet.times[-1]) + 5.0
-    got = fetch(prometheus, until=until)
+    got = fetch(promql, until=until)
 
     batches = by_key(got)
     assert 7 == len(batches)
@@ -112,19 +120,22 @@ def test_recording_rules_bring_their_own_samples(prometheus: Prometheus):
     assert got.clock_offset_s == 0.0
 
 
-def test_raw_series_bring_what_the_rules_would(prometheus: Prometheus):
+def test_raw_series_bring_what_the_rules_would(promql: PromqlServer):
     """The CPU averaged over five minutes, memory as it is, traffic without the loopback, the busiest disk."""
     fleet = fleet_until_now()
-    prometheus.write(node_exporter_series(fleet, labels=by_node_label))
-    got = fetch(prometheus, until=float(fleet.times[-1]) + 7.0)
+    promql.write(node_exporter_series(fleet, labels=by_node_label))
+    got = fetch(promql, until=float(fleet.times[-1]) + 7.0)
 
     batches = by_key(got)
     assert 7 == len(batches)
     assert () == got.failures == got.findings
 
+    # A rate of Prometheus begins with the first sample in its range, one of VictoriaMetrics with the one before.
+    first = 0 if isinstance(promql, VictoriaMetrics) else 1
+
     def smoothed(values: np.ndarray, seconds: float, at: float) -> float:
         window = (fleet.times > at - seconds) & (fleet.times <= at)
-        return float(values[window][1:].mean())
+        return float(values[window][first:].mean())
 
     for row, node in enumerate(fleet.nodes):
         for key, values, seconds, factor in [
@@ -182,13 +193,12 @@ def raw_series_of(key: str, number: int, times: np.ndarray) -> Iterable[Series]:
     ("key", "number"),
     [pytest.param(key, number, id=f"{key}-{number}") for key in CANDIDATES for number in range(len(CANDIDATES[key]))],
 )
-def test_every_candidate_is_found_and_understood(start_prometheus: StartPrometheus, key: str, number: int):
+def test_every_candidate_is_found_and_understood(promql: PromqlServer, key: str, number: int):
     """Alone in a Prometheus, it is the one that is used, and brings the metric in its unit."""
     end = time.time() - 7.0
     times = end - STEP * np.arange(64, -1, -1)
-    server = start_prometheus()
-    server.write(raw_series_of(key, number, times))
-    got = fetch(server, until=end + 7.0, metrics=(key,))
+    promql.write(raw_series_of(key, number, times))
+    got = fetch(promql, until=end + 7.0, metrics=(key,))
 
     metric = METRIC_BY_KEY[key]
     (batch,) = got.batches
@@ -201,41 +211,41 @@ def test_every_candidate_is_found_and_understood(start_prometheus: StartPromethe
         assert np.allclose(level, list(found.values()))
 
 
-def test_what_comes_first_is_taken(prometheus: Prometheus):
+def test_what_comes_first_is_taken(promql: PromqlServer):
     """Rules before raw series, and the reason says what was found."""
     fleet = fleet_until_now()
-    prometheus.write(recording_rule_series(fleet))
-    prometheus.write(node_exporter_series(fleet))
-    got = fetch(prometheus, until=time.time())
+    promql.write(recording_rule_series(fleet))
+    promql.write(node_exporter_series(fleet))
+    got = fetch(promql, until=time.time())
 
     assert {"recording rule", "recording rule of the mixin"} == {plan.reason for plan in got.plans.values()}
 
 
-def test_several_devices_of_a_gpu_stay_apart(prometheus: Prometheus):
+def test_several_devices_of_a_gpu_stay_apart(promql: PromqlServer):
     """Their mean is the reader's rule."""
     now = time.time()
-    prometheus.write(
+    promql.write(
         Series({"__name__": "DCGM_FI_DEV_GPU_UTIL", "node": "a", "gpu": str(gpu)}, [now - 10], [float(20 * gpu)])
         for gpu in range(4)
     )
-    got = fetch(prometheus, until=now, metrics=("GPU",))
+    got = fetch(promql, until=now, metrics=("GPU",))
 
     (batch,) = got.batches
     assert ("a",) * 4 == batch.nodes
     assert [0.0, 20.0, 40.0, 60.0] == sorted(batch.value)
 
 
-def test_an_overlapping_fetch_brings_the_same_samples_again(prometheus: Prometheus):
+def test_an_overlapping_fetch_brings_the_same_samples_again(promql: PromqlServer):
     """Times and values, from rules and from expressions: slots are rewritten with what they were."""
     fleet = fleet_until_now()
-    prometheus.write(node_exporter_series(fleet, labels=by_node_label))
-    prometheus.write(recording_rule_series(fleet, labels=by_node_label)[: 1 * len(fleet.nodes)])
+    promql.write(node_exporter_series(fleet, labels=by_node_label))
+    promql.write(recording_rule_series(fleet, labels=by_node_label)[: 1 * len(fleet.nodes)])
     until = float(fleet.times[-1])
 
     async def work(provider: PrometheusProvider) -> tuple[Fetch, Fetch]:
         return await provider.fetch(until - 300, until - 60), await provider.fetch(until - 180, until)
 
-    first, second = run(PrometheusConfig(address=prometheus.url), work)
+    first, second = run(PrometheusConfig(address=promql.url), work)
     for before, after in zip(first.batches, second.batches, strict=True):
         for node, earlier in samples(before).items():
             later = samples(after)[node]
@@ -274,13 +284,13 @@ JOINED = "nodename (of node_uname_info, by instance)"
     ],
 )
 @pytest.mark.parametrize("kind", ["rules", "raw"])
-def test_nodes_are_named(prometheus: Prometheus, labels: Labels, uname: bool, shown: str, kind: str):
+def test_nodes_are_named(promql: PromqlServer, labels: Labels, uname: bool, shown: str, kind: str):
     """By the first label that tells them apart, whatever the series are."""
     fleet = fleet_until_now(4)
     raw = node_exporter_series(fleet, labels=labels, uname=uname)
     rules = recording_rule_series(fleet, labels=labels)
-    prometheus.write(raw if kind == "raw" else [*rules, *(one for one in raw if "uname" in one.labels["__name__"])])
-    got = fetch(prometheus, until=time.time())
+    promql.write(raw if kind == "raw" else [*rules, *(one for one in raw if "uname" in one.labels["__name__"])])
+    got = fetch(promql, until=time.time())
 
     assert {shown} == {plan.node_label for plan in got.plans.values()}
     assert 7 == len(got.batches)
@@ -288,7 +298,7 @@ def test_nodes_are_named(prometheus: Prometheus, labels: Labels, uname: bool, sh
     assert () == got.findings
 
 
-def test_a_rule_that_keeps_only_the_instance_agrees_with_raw_series(prometheus: Prometheus):
+def test_a_rule_that_keeps_only_the_instance_agrees_with_raw_series(promql: PromqlServer):
     """kube-prometheus' network rules do; the same node must not appear under two names."""
     fleet = fleet_until_now()
     raw = node_exporter_series(fleet, labels=by_node_label, uname=True)
@@ -299,10 +309,10 @@ def test_a_rule_that_keeps_only_the_instance_agrees_with_raw_series(prometheus: 
         else one
         for one in raw
     ]
-    prometheus.write(renamed)
+    promql.write(renamed)
     rules = recording_rule_series(fleet, labels=lambda node: {"instance": by_node_label(node)["instance"]})
-    prometheus.write(one for one in rules if "network_receive_bytes" in one.labels["__name__"])
-    got = fetch(prometheus, until=time.time())
+    promql.write(one for one in rules if "network_receive_bytes" in one.labels["__name__"])
+    got = fetch(promql, until=time.time())
 
     assert (
         "node (of node_uname_info, by instance)" == got.plans["instance:node_network_receive_bytes:rate:sum"].node_label
@@ -313,7 +323,7 @@ def test_a_rule_that_keeps_only_the_instance_agrees_with_raw_series(prometheus: 
 # --- a dead exporter -------------------------------------------------------------------------------------------------
 
 
-def write_one_dead(server: Prometheus, *, silent_s: float) -> tuple[Fleet, float]:
+def write_one_dead(server: PromqlServer, *, silent_s: float) -> tuple[Fleet, float]:
     """A fleet whose first node stopped so many seconds ago, and the time of that node's last sample."""
     fleet = fleet_until_now()
     last = float(fleet.times[-1]) - silent_s
@@ -325,10 +335,10 @@ def write_one_dead(server: Prometheus, *, silent_s: float) -> tuple[Fleet, float
     return fleet, float(fleet.times[fleet.times <= last][-1])
 
 
-def test_a_dead_exporter_does_not_look_alive(prometheus: Prometheus):
+def test_a_dead_exporter_does_not_look_alive(promql: PromqlServer):
     """No sample of its node is younger than its last one and two scrape intervals, of no metric; the others go on."""
-    fleet, last = write_one_dead(prometheus, silent_s=120.0)
-    got = fetch(prometheus, until=time.time(), span=240.0)
+    fleet, last = write_one_dead(promql, silent_s=120.0)
+    got = fetch(promql, until=time.time(), span=240.0)
 
     assert 7 == len(got.batches)
     for batch in got.batches:
@@ -337,13 +347,13 @@ def test_a_dead_exporter_does_not_look_alive(prometheus: Prometheus):
         assert all(newest[node] >= fleet.times[-1] - STEP for node in fleet.nodes[1:]), batch.metric.key
 
 
-def test_without_a_guard_it_would(prometheus: Prometheus):
+def test_without_a_guard_it_would(promql: PromqlServer):
     """What the guard is there for; a configured expression has it if it names one."""
-    fleet, last = write_one_dead(prometheus, silent_s=120.0)
+    fleet, last = write_one_dead(promql, silent_s=120.0)
     expression = '1 - avg by (node) (rate(node_cpu_seconds_total{mode="idle"}[5m]))'
     ages = []
     for guard in (None, 'node_cpu_seconds_total{mode="idle",cpu="0"}'):
-        got = fetch(prometheus, until=time.time(), queries={"CPU": QueryConfig(expression, "ratio", guard=guard)})
+        got = fetch(promql, until=time.time(), queries={"CPU": QueryConfig(expression, "ratio", guard=guard)})
         ages.append(max(samples(by_key(got)["CPU"])[fleet.nodes[0]]) - last)
 
     assert ages[0] > 60.0

@@ -72,6 +72,11 @@ FAILURES_BEFORE_LOOKING = 3
 SAMPLED_INSTANCES = 3
 SAMPLED_RANGE = "10m"
 SHOWN_NAMES = 5
+VICTORIA_METRICS_BEYOND_S = 75.0
+"""In the answer to a range query VictoriaMetrics puts the value of 30 seconds ago in the place of all later ones
+(-search.latencyOffset), and not every version knows a parameter against it. It leaves series alone that go on for more
+than a step after its own now. So it is asked for more than a minute more: a step, and what our clocks may differ and
+the question may wait. What is too much is dropped (_batch)."""
 
 OPENSHIFT_CA_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 FETCH_SHARE = 0.75
@@ -251,11 +256,17 @@ class PrometheusProvider:
         plan = watch.plan
         if plan is None:
             return None
-        question = plan.question(fetching.since, fetching.until, resolution=self._config.resolution)
+        transport = self._transport
+        beyond = VICTORIA_METRICS_BEYOND_S if transport.victoria_metrics and fetching.present else 0.0
+        question = plan.question(fetching.since, fetching.until, resolution=self._config.resolution, beyond=beyond)
         if question is None:
             return None
         reading = await self._ask(
-            question, metric=plan.metric, fetching=fetching, read=lambda rows: read_samples(rows, label=plan.label)
+            question,
+            metric=plan.metric,
+            fetching=fetching,
+            # Prometheus keeps its staleness markers to itself, VictoriaMetrics shows them as NaN.
+            read=lambda rows: read_samples(rows, label=plan.label, stale_markers=transport.victoria_metrics),
         )
         nodes = await self._nodes_of(reading, plan, fetching)
         if len(nodes) and not any(nodes):

@@ -199,9 +199,10 @@ def read_labels(rows: Iterable[msgspec.Raw]) -> list[dict[str, str]]:
         raise ProviderMalformed(f"the labels of its series cannot be read: {shown(str(error))}") from error
 
 
-def read_samples(matrix: Iterable[msgspec.Raw], *, label: NodeLabel) -> Reading:
-    """All samples of a matrix, ascending within each series. NaN and infinities pass: the review judges them. Raises
-    ProviderMalformed where a value is not a number."""
+def read_samples(matrix: Iterable[msgspec.Raw], *, label: NodeLabel, stale_markers: bool = False) -> Reading:
+    """All samples of a matrix, ascending within each series. NaN and infinities pass: the review judges them; but for
+    `stale_markers` a NaN says that the series ended there, and is no sample. Raises ProviderMalformed where a value is
+    not a number."""
     keys: list[str | None] = []
     labels: set[str] = set()
     counts: list[int] = []
@@ -217,7 +218,10 @@ def read_samples(matrix: Iterable[msgspec.Raw], *, label: NodeLabel) -> Reading:
         pairs.append(np.fromiter(chain.from_iterable(series.values), np.float64, 2 * len(series.values)))
     flat = np.concatenate(pairs) if pairs else np.empty(0)
     index = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    return Reading(tuple(keys), frozenset(labels), *_ascending(index, flat[0::2].copy(), flat[1::2].copy()))
+    time, value = flat[0::2].copy(), flat[1::2].copy()
+    if stale_markers and (ends := np.isnan(value)).any():
+        index, time, value = index[~ends], time[~ends], value[~ends]
+    return Reading(tuple(keys), frozenset(labels), *_ascending(index, time, value))
 
 
 def _read_series(raw: msgspec.Raw) -> _Series:

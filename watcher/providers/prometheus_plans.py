@@ -385,15 +385,17 @@ class Plan:
     scrape_interval: float | None
     reason: str
 
-    def question(self, since: float, until: float, *, resolution: int) -> Instant | Range | None:
+    def question(self, since: float, until: float, *, resolution: int, beyond: float = 0.0) -> Instant | Range | None:
         """What to ask for the samples between `since` and `until`, None if no step of the expression falls in
-        between. Steps are aligned to slots, so that a second fetch meets the same times again."""
+        between. Steps are aligned to slots, so that a second fetch meets the same times again. `beyond` is for how
+        many seconds more an expression is evaluated."""
         if self.scrape_interval is None:
             span = max(1, math.ceil(until - since))
             return Instant(f"{self.expression}[{span}s]", until)
         step = resolution * math.ceil(min(self.scrape_interval, LONGEST_STEP_S) / resolution)
         start, end = math.ceil(since / step) * step, math.floor(until / step) * step
-        return Range(self._guarded(), start, end, step) if start <= end else None
+        later = step * math.ceil(beyond / step)
+        return Range(self._guarded(), start, end + later, step) if start <= end else None
 
     def _guarded(self) -> str:
         """The expression, for nodes whose raw series had a sample within two scrape intervals (issue 2)."""

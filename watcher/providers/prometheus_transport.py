@@ -58,6 +58,8 @@ BREATH_S = 50e-6
 22 ms to 8 ms (medians), and a fetch takes 90 ms longer."""
 CLOCK_RESOLUTION_S = 1.5
 """A Date header has whole seconds, and an answer some way to go: smaller offsets mean nothing."""
+VICTORIA_METRICS_HEADER = "X-Server-Hostname"
+"""Which all servers of VictoriaMetrics send, and no Prometheus, Thanos or Mimir."""
 # Where the common distributions keep the authorities of the system.
 SYSTEM_AUTHORITIES = (
     ssl.get_default_verify_paths().cafile,
@@ -76,6 +78,7 @@ class _Content:
     body: bytes
     content_type: str
     clock_offset_s: float | None
+    victoria_metrics: bool
 
 
 class _Answer(requests.Response):
@@ -158,7 +161,9 @@ class _Line(requests.Session):
     def converse(self, question: Instant | Range, *, timeout: float) -> _Content:
         """Ask, and wait at most about `timeout` seconds for the whole answer. Raises ProviderError."""
         if isinstance(question, Instant):
-            answer = self._library.custom_query(question.query, {"time": f"{question.time:.3f}"}, timeout=timeout)
+            # Else VictoriaMetrics answers for a time 30 s before now; the others do not know the parameter.
+            parameters = {"time": f"{question.time:.3f}", "nocache": "1"}
+            answer = self._library.custom_query(question.query, parameters, timeout=timeout)
         else:
             answer = self._library.custom_query_range(
                 question.query,
@@ -214,7 +219,8 @@ class _Line(requests.Session):
             )
         answer = _Answer()
         answer.status_code = response.status_code
-        answer.whole = _Content(body, content_type, _clock_offset(response.headers.get("Date"), heard=heard))
+        offset = _clock_offset(response.headers.get("Date"), heard=heard)
+        answer.whole = _Content(body, content_type, offset, VICTORIA_METRICS_HEADER in response.headers)
         return answer
 
 
@@ -333,6 +339,8 @@ class Transport:
         self._free = asyncio.Semaphore(LINES)
         # Decoding needs the global lock anyway. Four threads at it would each make the event loop wait its turn.
         self._decoding = threading.Lock()
+        self.victoria_metrics = False
+        """Whether the last answer was a VictoriaMetrics'; known before `read` sees that answer."""
 
     @property
     def address(self) -> str:
@@ -430,6 +438,7 @@ class Transport:
         """On a line's thread: ask and understand."""
         began = time.monotonic()
         answer = line.converse(question, timeout=timeout)
+        self.victoria_metrics = answer.victoria_metrics
         took = time.monotonic() - began
         with self._decoding:
             time.sleep(BREATH_S)  # between the envelope before, which is one long call, and this one

@@ -27,7 +27,7 @@ from watcher.providers.base import (
     ProviderRefused,
     ProviderUnreachable,
 )
-from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider
+from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider, QueryConfig
 from watcher.providers.prometheus_endpoint import Endpoint
 
 NOW = 1_700_000_000.0
@@ -139,6 +139,27 @@ def test_only_the_named_metrics_are_asked_for():
 
     assert [MEMORY] == [batch.metric.name for batch in got.batches]
     assert not any(CPU in query for query in server.queries)
+
+
+@pytest.mark.parametrize(("header", "beyond"), [("X-Server-Hostname", 120.0), ("X-Other", 0.0)])
+def test_only_a_victoria_metrics_is_asked_beyond_now(header: str, beyond: float):
+    """By whole steps of a minute here, and of the present alone: what it says of the past is true anyway."""
+
+    def answer(asked: Asked) -> bytes:
+        content = healthy(asked).partition(b"\r\n\r\n")[2]
+        return told(content, headers={header: "vm"})
+
+    minute = NOW // 60 * 60
+    with FakePrometheus(answer) as server:
+
+        async def now_and_the_past(provider: PrometheusProvider) -> None:
+            await provider.fetch(minute - 60, minute)
+            await provider.fetch(minute - 180, minute - 60)
+
+        run(server, now_and_the_past, queries={"CPU": QueryConfig("my:cpu / 2", "ratio")})
+
+    ends = [float(asked.parameters["end"]) for asked in server.asked if asked.path.endswith("query_range")]
+    assert [minute + beyond, minute - 60] == ends
 
 
 @pytest.mark.parametrize("path", ["", "/", "/prometheus", "/prometheus/"])

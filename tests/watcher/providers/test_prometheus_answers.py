@@ -214,6 +214,18 @@ def test_special_values_pass():
     assert np.array_equal([math.nan, math.inf, -math.inf, 1.0], reading.value, equal_nan=True)
 
 
+def test_staleness_markers_are_no_samples():
+    """VictoriaMetrics shows them as NaN; a series that has nothing else keeps its place."""
+    ended = {"metric": {"node": "a"}, "values": [[1, "NaN"]]}
+    goes_on = {"metric": {"node": "b"}, "values": [[1, "5"], [2, "NaN"], [3, "+Inf"]]}
+    reading = read_samples(raws(ended, goes_on), label=NODE, stale_markers=True)
+
+    assert ("a", "b") == reading.keys
+    assert ([1, 1], [1.0, 3.0], [5.0, math.inf]) == tuple(
+        one.tolist() for one in (reading.series, reading.time, reading.value)
+    )
+
+
 def test_no_series_are_no_samples():
     """An empty answer is an answer."""
     reading = read_samples([], label=NODE)

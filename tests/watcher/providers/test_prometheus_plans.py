@@ -310,6 +310,7 @@ def test_a_configured_expression_without_a_guard_says_so():
 
     assert "no guard" in bare.reason
     assert Range("my:cpu / 2", 15, 30, 15) == bare.question(15.0, 30.0, resolution=15)
+    assert Range("my:cpu / 2", 15, 75, 15) == bare.question(15.0, 30.0, resolution=15, beyond=40.0)
     assert Range("(my:cpu / 2) and on (node) (count_over_time(raw[30s]) > 0)", 15, 30, 15) == guarded.question(
         15.0, 30.0, resolution=15
     )
