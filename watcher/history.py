@@ -303,33 +303,39 @@ class History:
 
     def load(self, blocks: Sequence[SampleBlock]) -> None:
         """Take stored blocks back in; what does not fit any more is left out. Loaded cells do not count as changed."""
-        for block in sorted(blocks, key=lambda block: block.first_slot):
-            if block.metric not in METRIC_BY_NAME or not block.values.size:
-                continue
-            row, node = np.nonzero(~np.isnan(block.values))
-            slot = row.astype(np.int64) + block.first_slot
-            offset = block.offset_ms[row, node]
-            true = offset != CARRIED
-            time = slot * self.resolution + np.where(true, offset, 0) / 1000.0
-            cells = Cells(block.nodes, node.astype(np.int64), slot, time, block.values[row, node])
-            metric = METRIC_BY_NAME[block.metric]
-            self.append(metric, cells.where(true))
-            self._load_carried(metric.name, cells.where(~true))
-        self._dirty.clear()
+        columns: dict[tuple[str, ...], I64] = {}  # blocks of one fleet share their names, and looking them up is slow
+        with self._lock:
+            for block in sorted(blocks, key=lambda block: block.first_slot):
+                if block.metric not in METRIC_BY_NAME or not block.values.size:
+                    continue
+                if block.nodes not in columns:
+                    columns[block.nodes] = self._columns(block.nodes)
+                for row, values in enumerate(block.values):
+                    slot = block.first_slot + row
+                    self._load_row(block.metric, slot, columns[block.nodes], values, block.offset_ms[row])
+            self._dirty.clear()
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _load_carried(self, metric: str, cells: Cells) -> None:
-        if not len(cells.slot):
+    def _load_row(self, metric: str, slot: int, columns: I64, values: F64, offset_ms: U16) -> None:
+        """The cells of one slot, true samples and carried values, as they were stored."""
+        there = ~np.isnan(values)
+        if not there.any():
             return
-        columns = self._columns(cells.names)
-        self._advance(int(cells.slot.max()))
+        self._advance(slot)
         assert self._head is not None
-        cells = cells.where(cells.slot > self._head - self._rows)
-        ring = self._ring(metric)
-        ring.values[cells.slot % self._rows, columns[cells.node]] = cells.value
-        ring.offset_ms[cells.slot % self._rows, columns[cells.node]] = CARRIED
-        ring.carries = True
+        if slot <= self._head - self._rows:
+            return
+        ring, row = self._ring(metric), slot % self._rows
+        carried = there & np.equal(offset_ms, CARRIED)
+        true = there & ~carried
+        if true.any():
+            ring.write(np.int64(row), columns[true], values[true], offset_ms[true])
+            self._end = max(self._end, slot * self.resolution + float(offset_ms[true].max()) / 1000.0)
+        if carried.any():
+            ring.values[row, columns[carried]] = values[carried]
+            ring.offset_ms[row, columns[carried]] = CARRIED
+            ring.carries = True
 
     def _columns(self, names: Sequence[str]) -> I64:
         new = [name for name in names if name not in self._index]
@@ -433,8 +439,9 @@ class _Ring:
         self.values = np.concatenate([values, np.full((rows, spare), np.nan)], axis=1)
         self.offset_ms = np.concatenate([offset, np.zeros((rows, spare), dtype=np.uint16)], axis=1)
 
-    def write(self, row: I64, column: I64, value: F64, offset_ms: U16) -> Bool:
+    def write(self, row: I64 | np.int64, column: I64, value: F64, offset_ms: U16) -> Bool:
         """Put values into cells unless a newer sample is there; returns which cells changed."""
+        row = np.broadcast_to(row, column.shape)
         old, old_offset = self.values[row, column], self.offset_ms[row, column]
         free: Bool = np.isnan(old) | np.equal(old_offset, CARRIED)
         newer: Bool = np.greater(offset_ms, old_offset) | (np.equal(offset_ms, old_offset) & np.not_equal(value, old))
