@@ -14,6 +14,7 @@ import numpy as np
 from aiohttp import web
 
 from tests.fakes.snapshots import WINDOWS, publish, small_fleet, snapshot_of
+from tests.waiting import PATIENCE_SECONDS
 from watcher.api import make_app
 from watcher.api.routing import Route
 from watcher.api.runner import make_runner
@@ -185,14 +186,14 @@ class Live:
 
     def __enter__(self) -> "Live":
         self._thread.start()
-        assert self._started.wait(10), "the application did not start"
+        assert self._started.wait(PATIENCE_SECONDS), "the application did not start"
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(PATIENCE_SECONDS)
         self._loop.close()
 
     def ask(
