@@ -1,6 +1,10 @@
 """A small Kubernetes API server over a real socket, with the manners of the real one (testing.md §4.3) and faults on
-request: versions that count up, lists in pages that expire, watches that end, forget and send bookmarks, Status
-objects, quantities that come back in another spelling, and metrics-server's API.
+request: versions that count up, lists in pages that expire, watches that end, forget and send bookmarks, selectors,
+patches and conflicts, eviction under a budget, binding, custom resources, Status objects, quantities that come back in
+another spelling, discovery for kubectl, and metrics-server's API.
+
+tests/real/test_kube_apiserver.py asks it and the real one the same questions; tests/real/test_kubectl.py lets Debian's
+kubectl loose on it. What it is not: it checks no object, knows no roles but `forbidden`, and applies no defaults.
 
 It runs in a thread of its own, so that processes can ask it too. What a test does to it (`put`, `delete`, `compact`,
 `drop_connections`, the fault fields) may be done from any thread.
@@ -20,22 +24,62 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from watcher.kube import nano
+from tests.fakes.kube_rules import (
+    JSON_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    Item,
+    Refusal,
+    canonical,
+    has_fields,
+    has_labels,
+    patched,
+    status_object,
+)
 
 NODES = "v1/nodes"
+PODS = "v1/pods"
+NAMESPACES = "v1/namespaces"
+BUDGETS = "policy/v1/poddisruptionbudgets"
 NODE_METRICS = "metrics.k8s.io/v1beta1/nodes"
-KINDS = {NODES: "Node", "v1/pods": "Pod", NODE_METRICS: "NodeMetrics"}
-REASONS = {400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 410: "Expired"}
 REMEMBERED = 10_000
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+CREATED = "2026-11-21T08:00:00Z"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a resource is a list of; `parts` are its subresources, `custom` marks those of a CRD."""
+
+    name: str
+    namespaced: bool = False
+    parts: tuple[str, ...] = ()
+    custom: bool = False
+
+
+KINDS = {
+    NODES: Kind("Node", parts=("status",)),
+    PODS: Kind("Pod", namespaced=True, parts=("status", "binding", "eviction")),
+    NAMESPACES: Kind("Namespace"),
+    BUDGETS: Kind("PodDisruptionBudget", namespaced=True, parts=("status",)),
+    "apps/v1/daemonsets": Kind("DaemonSet", namespaced=True),
+    NODE_METRICS: Kind("NodeMetrics"),
+}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: "list" or "watch", the resource, the parameters."""
+    """A request: the verb as RBAC has it ("list", "watch", "get", "create", …), the resource, with the subresource
+    after it ("v1/pods/eviction"), the parameters, the object's NAMESPACE/NAME, and what was sent."""
 
     verb: str
     resource: str
     parameters: Mapping[str, str]
+    key: str = ""
+    namespace: str = ""
+    body: Any = None
+    content_type: str = ""
 
 
 Fault = Callable[[Asked], web.Response | None]
@@ -44,47 +88,63 @@ Fault = Callable[[Asked], web.Response | None]
 @dataclass
 class FakeKube:
     """The server. `token` is the one that it knows, "" lets everybody in; `forbidden` holds (verb, resource) pairs;
-    `fault` may answer in the server's place, `delay` slows every answer; `bookmarks` can be withheld."""
+    `fault` may answer in the server's place, `delay` slows every answer; `bookmarks` can be withheld; `evictions` are
+    the versions of Eviction that it takes; with `kubelet` pods that are deleted end at once, as if theirs ran."""
 
     token: str = "a-token"
     forbidden: set[tuple[str, str]] = field(default_factory=set)
     fault: Fault = lambda _: None
     delay: float = 0.0
     bookmarks: bool = True
+    evictions: tuple[str, ...] = ("policy/v1", "policy/v1beta1")
+    kubelet: bool = False
     tls: ssl.SSLContext | None = None
     asked: list[Asked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._version = 1000
-        self._objects: dict[str, dict[str, Any]] = {resource: {} for resource in KINDS}
-        self._events: dict[str, deque[tuple[int, str, Any]]] = {r: deque(maxlen=REMEMBERED) for r in KINDS}
+        self._kinds: dict[str, Kind] = {}
+        self._objects: dict[str, dict[str, Item]] = {}
+        self._events: dict[str, deque[tuple[int, Item | None, Item | None]]] = {}
         self._oldest = 1000
-        self._pages: dict[str, tuple[int, list[Any]]] = {}
+        self._pages: dict[str, tuple[int, list[Item]]] = {}
         self._lock = threading.RLock()
         self._news = asyncio.Event()
         self._open: dict[int, web.Request] = {}
+        for resource, kind in KINDS.items():
+            self._define(resource, kind)
+
+    def _define(self, resource: str, kind: Kind) -> None:
+        self._kinds[resource] = kind
+        self._objects[resource], self._events[resource] = {}, deque(maxlen=REMEMBERED)
 
     # --- what tests do -----------------------------------------------------------------------------------------------
 
-    def put(self, resource: str, name: str, **content: Any) -> None:
-        """Add or replace an object: ADDED or MODIFIED for those who watch."""
+    def define(self, resource: str, kind: str, *, namespaced: bool = False) -> None:
+        """As a CustomResourceDefinition does."""
         with self._lock:
-            kind = "MODIFIED" if name in self._objects[resource] else "ADDED"
-            self._version += 1
-            item = copy.deepcopy(content)
-            item["metadata"] = {"name": name, "resourceVersion": str(self._version), **item.get("metadata", {})}
-            capacity = item.get("status", {}).get("capacity", {})
-            capacity.update({key: canonical(value) for key, value in capacity.items()})
-            self._objects[resource][name] = item
-            self._tell(resource, kind, item)
+            self._define(resource, Kind(kind, namespaced, ("status",), custom=True))
 
-    def delete(self, resource: str, name: str) -> None:
+    def undefine(self, resource: str) -> None:
+        """Take a CustomResourceDefinition away, and its objects with it."""
+        with self._lock:
+            for key in list(self._objects[resource]):
+                self.delete(resource, key)
+            del self._kinds[resource], self._objects[resource]
+
+    def put(self, resource: str, key: str, **content: Any) -> None:
+        """Add or replace an object: ADDED or MODIFIED for those who watch. One without a namespace that needs one is
+        in "default"."""
+        namespace, _, name = key.rpartition("/")
+        if self._kinds[resource].namespaced:
+            key = f"{namespace or 'default'}/{name}"
+        with self._lock:
+            self._store(resource, key, copy.deepcopy(content))
+
+    def delete(self, resource: str, key: str) -> None:
         """Remove an object: DELETED, with its last content and a version of its own."""
         with self._lock:
-            self._version += 1
-            item = copy.deepcopy(self._objects[resource].pop(name))
-            item["metadata"]["resourceVersion"] = str(self._version)
-            self._tell(resource, "DELETED", item)
+            self._store(resource, key, None)
 
     def compact(self) -> None:
         """Forget what was before now: older versions and pages are 410."""
@@ -104,9 +164,16 @@ class FakeKube:
 
         self._loop.call_soon_threadsafe(cut)
 
-    def node(self, name: str, *, cpu: str = "4", memory: str = "8Gi") -> None:
-        """A node with this capacity."""
-        self.put(NODES, name, status={"capacity": {"cpu": cpu, "memory": memory}, "conditions": []})
+    def node(self, name: str, *, cpu: str = "4", memory: str = "8Gi", **content: Any) -> None:
+        """A node with this capacity, all of it allocatable."""
+        size = {"cpu": cpu, "memory": memory}
+        status = {"capacity": size, "allocatable": dict(size), "conditions": [], **content.pop("status", {})}
+        self.put(NODES, name, status=status, **content)
+
+    def pod(self, key: str, *, node: str = "", phase: str = "Running", **content: Any) -> None:
+        """A pod with one container, "default/NAME" where no namespace is said."""
+        spec = {"containers": [{"name": "main"}], **({"nodeName": node} if node else {}), **content.pop("spec", {})}
+        self.put(PODS, key, spec=spec, status={"phase": phase, **content.pop("status", {})}, **content)
 
     def usage(self, name: str, *, time: str, cpu: str = "1", memory: str = "2Gi", window: str = "10.062s") -> None:
         """What metrics-server knows of a node; `time` as in RFC 3339."""
@@ -116,6 +183,11 @@ class FakeKube:
         """The names of what there is."""
         with self._lock:
             return set(self._objects[resource])
+
+    def content(self, resource: str, key: str) -> Item:
+        """An object as it is now."""
+        with self._lock:
+            return copy.deepcopy(self._objects[resource][key])
 
     def versions(self, resource: str) -> dict[str, str]:
         """The version of each object by name."""
@@ -156,8 +228,7 @@ class FakeKube:
     async def _serve(self, started: threading.Event) -> None:
         self._loop, self._stop, self._news = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         app = web.Application()
-        app.router.add_get("/api/{version}/{plural}", self._answer)
-        app.router.add_get("/apis/{group}/{version}/{plural}", self._answer)
+        app.router.add_route("*", "/{tail:.*}", self._answer)
         runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", getattr(self, "port", 0), ssl_context=self.tls)
@@ -170,62 +241,277 @@ class FakeKube:
                 request.transport.abort()
         await runner.cleanup()
 
-    def _tell(self, resource: str, kind: str, item: Any) -> None:
-        self._events[resource].append((self._version, kind, item))
-        if hasattr(self, "_loop") and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
-
     def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
+    # --- what is kept ------------------------------------------------------------------------------------------------
+
+    def _store(self, resource: str, key: str, item: Item | None) -> Item:
+        """Put an object in the place of what there is, or remove that; returns it as those who watch see it."""
+        self._version += 1
+        old = self._objects[resource].pop(key, None)
+        new = copy.deepcopy(old) if item is None else item
+        assert new is not None
+        namespace, _, name = key.rpartition("/")
+        metadata = {"name": name, **({"namespace": namespace} if namespace else {}), **new.get("metadata", {})}
+        known = {} if old is None else {each: old["metadata"][each] for each in ("uid", "creationTimestamp")}
+        made = {"uid": f"uid-{self._version}", "creationTimestamp": CREATED}
+        new["metadata"] = {**made, **known, **metadata, "resourceVersion": str(self._version)}
+        for quantities in (new.get("status", {}).get(which) or {} for which in ("capacity", "allocatable")):
+            quantities.update({each: canonical(value) for each, value in quantities.items()})
+        if item is not None:
+            self._objects[resource][key] = new
+        self._events[resource].append((self._version, old, None if item is None else new))
+        if hasattr(self, "_loop") and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+        return new
+
+    def _there(self, resource: str, key: str) -> Item:
+        name, plural = key.rpartition("/")[2], resource.rpartition("/")[2]
+        if key not in self._objects[resource]:
+            raise Refusal(404, f'{plural} "{name}" not found', name=name, kind=plural)
+        return self._objects[resource][key]
+
     # --- answers -----------------------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        group, info = request.match_info.get("group"), request.match_info
-        resource = "/".join(part for part in (group, info["version"], info["plural"]) if part)
-        verb = "watch" if request.query.get("watch") in ("1", "true") else "list"
-        asked = Asked(verb, resource, dict(request.query))
-        self.asked.append(asked)
         self._open[id(request)] = request
         try:
+            asked = await self._read(request)
+            self.asked.append(asked)
             if self.delay:
                 await asyncio.sleep(self.delay)
             if (odd := self.fault(asked)) is not None:
                 return odd
             if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
-                return status(401, "Unauthorized")
-            if resource not in KINDS:
-                return status(404, "the server could not find the requested resource")
-            if (verb, resource) in self.forbidden:
-                return status(403, f'{info["plural"]} is forbidden: User "tester" cannot {verb} resource "nodes"')
-            return self._list(asked) if verb == "list" else await self._watch(request, asked)
+                raise Refusal(401, "Unauthorized")
+            if not asked.resource:
+                return self._discover(request.path.strip("/"))
+            if (asked.verb, asked.resource) in self.forbidden:
+                raise Refusal(403, f'{asked.resource} is forbidden: User "tester" cannot {asked.verb} it')
+            if asked.verb == "watch":
+                return await self._watch(request, asked)
+            with self._lock:
+                return self._list(asked) if asked.verb == "list" else self._one(asked)
+        except Refusal as refusal:
+            return web.json_response(refusal.body, status=refusal.code)
         finally:
             self._open.pop(id(request), None)
 
+    async def _read(self, request: web.Request) -> Asked:
+        """What is asked for; without a resource if the path is of none that there is."""
+        parts = request.path.strip("/").split("/")
+        group, rest = ("v1", parts[2:]) if parts[0] == "api" else ("/".join(parts[1:3]), parts[3:])
+        namespace = ""
+        if rest[:1] == ["namespaces"] and len(rest) > 2:
+            namespace, rest = rest[1], rest[2:]
+        plural, name, part, *_ = [*rest, "", "", ""]
+        resource = f"{group}/{plural}"
+        kind = self._kinds.get(resource)
+        if kind is None or (part and part not in kind.parts):
+            return Asked(request.method, "", dict(request.query))
+        watches = request.query.get("watch") in ("1", "true")
+        verb = VERBS.get(request.method) or ("watch" if watches else "get" if name else "list")
+        return Asked(
+            verb,
+            f"{resource}/{part}" if part else resource,
+            dict(request.query),
+            key="/".join(filter(None, (namespace, name))) if name else "",
+            namespace=namespace,
+            body=json.loads(await request.read() or b"null"),
+            content_type=request.content_type,
+        )
+
+    def _discover(self, path: str) -> web.Response:
+        groups: dict[str, list[str]] = {}
+        for resource in self._kinds:
+            groups.setdefault(resource.rpartition("/")[0], []).append(resource)
+        if path == "version":
+            return web.json_response({"major": "1", "minor": "30", "gitVersion": "v1.30.0"})
+        if path == "api":
+            return web.json_response({"kind": "APIVersions", "versions": ["v1"]})
+        if path == "apis":
+            described = [
+                {"name": group.partition("/")[0], "versions": [version], "preferredVersion": version}
+                for group in groups
+                if "/" in group
+                for version in [{"groupVersion": group, "version": group.partition("/")[2]}]
+            ]
+            return web.json_response({"kind": "APIGroupList", "apiVersion": "v1", "groups": described})
+        group = path.partition("/")[2]
+        if group not in groups:
+            return web.Response(status=404, text="404 page not found\n")
+        resources = [one for resource in groups[group] for one in self._described(resource)]
+        return web.json_response(
+            {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group, "resources": resources}
+        )
+
+    def _described(self, resource: str) -> list[Item]:
+        kind, plural = self._kinds[resource], resource.rpartition("/")[2]
+        common = {"namespaced": kind.namespaced, "singularName": ""}
+        verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
+        parts = [{"name": f"{plural}/{part}", "kind": kind.name, "verbs": ["create"], **common} for part in kind.parts]
+        for part in parts:
+            if part["name"] == "pods/eviction":
+                part |= {"kind": "Eviction", "group": "policy", "version": self.evictions[-1].rpartition("/")[2]}
+        return [{"name": plural, "kind": kind.name, "verbs": verbs, **common}, *parts]
+
+    def _selects(self, asked: Asked, item: Item | None) -> bool:
+        parameters = asked.parameters
+        return (
+            item is not None
+            and (not asked.namespace or item["metadata"].get("namespace") == asked.namespace)
+            and (not asked.key or item["metadata"]["name"] == asked.key.rpartition("/")[2])
+            and has_labels(item, parameters.get("labelSelector", ""))
+            and has_fields(item, parameters.get("fieldSelector", ""), resource=asked.resource)
+        )
+
+    def _refuse_unknown(self, asked: Asked) -> None:
+        """Selectors that are none are refused even where there is nothing to select from."""
+        has_labels({"metadata": {}}, asked.parameters.get("labelSelector", ""))
+        has_fields({"metadata": {}}, asked.parameters.get("fieldSelector", ""), resource=asked.resource)
+
     def _list(self, asked: Asked) -> web.Response:
         limit, token = int(asked.parameters.get("limit", 0)), asked.parameters.get("continue", "")
-        with self._lock:
-            if token and token not in self._pages:
-                return status(410, "The provided continue parameter is too old")
-            version, items = self._pages.get(token) or (self._version, list(self._objects[asked.resource].values()))
-            metadata: dict[str, Any] = {"resourceVersion": str(version)}
-            if asked.resource == NODE_METRICS:  # metrics-server knows neither versions nor pages
-                metadata, limit = {}, 0
-            if limit and len(items) > limit:
-                items, rest = items[:limit], items[limit:]
-                metadata["continue"] = base64.b64encode(f"{version}/{len(self._pages)}".encode()).decode()
+        if token and token not in self._pages:
+            raise Refusal(410, "The provided continue parameter is too old")
+        self._refuse_unknown(asked)
+        there = [item for item in self._objects[asked.resource].values() if self._selects(asked, item)]
+        version, items = self._pages.get(token) or (self._version, there)
+        metadata: Item = {"resourceVersion": str(version)}
+        if asked.resource == NODE_METRICS:  # metrics-server knows neither versions nor pages
+            metadata, limit = {}, 0
+        if limit and len(items) > limit:
+            items, rest = items[:limit], items[limit:]
+            metadata["continue"] = base64.b64encode(f"{version}/{len(self._pages)}".encode()).decode()
+            if not {"labelSelector", "fieldSelector"} & asked.parameters.keys():
                 metadata["remainingItemCount"] = len(rest)
-                self._pages[metadata["continue"]] = (version, rest)
-            kind, api = KINDS[asked.resource], asked.resource.rpartition("/")[0]
-            return web.json_response({"kind": f"{kind}List", "apiVersion": api, "metadata": metadata, "items": items})
+            self._pages[metadata["continue"]] = (version, rest)
+        kind, api = self._kinds[asked.resource].name, asked.resource.rpartition("/")[0]
+        return web.json_response({"kind": f"{kind}List", "apiVersion": api, "metadata": metadata, "items": items})
+
+    # --- one object --------------------------------------------------------------------------------------------------
+
+    def _one(self, asked: Asked) -> web.Response:
+        resource, part = asked.resource, ""
+        if resource not in self._kinds:
+            resource, _, part = resource.rpartition("/")
+        if part == "eviction":
+            return self._evict(asked)
+        if part == "binding":
+            return self._bind(asked)
+        if asked.verb == "create":
+            name = asked.body["metadata"]["name"]
+            key = f"{asked.namespace}/{name}" if asked.namespace else name
+            if key in self._objects[resource]:
+                raise Refusal(409, f'{resource} "{name}" already exists', name=name)
+            return self._shown(resource, self._store(resource, key, asked.body), status=201)
+        item = self._there(resource, asked.key)
+        if asked.verb == "delete":
+            self._end(asked.key, item) if resource == PODS else self.delete(resource, asked.key)
+            return self._shown(resource, item)
+        if asked.verb == "get":
+            return self._shown(resource, item)
+        new = asked.body if asked.verb == "update" else self._patched(asked, item, resource=resource)
+        return self._shown(resource, self._change(asked.key, item, new, resource=resource, part=part))
+
+    def _patched(self, asked: Asked, item: Item, *, resource: str) -> Item:
+        taken = [JSON_PATCH, MERGE_PATCH, *([] if self._kinds[resource].custom else [STRATEGIC_PATCH])]
+        if asked.content_type not in taken:
+            media = "the body of the request was in an unknown format - accepted media types include: "
+            raise Refusal(415, media + ", ".join([*taken, "application/apply-patch+yaml"]))
+        return patched(item, asked.body, asked.content_type)
+
+    def _change(self, key: str, old: Item, new: Item, *, resource: str, part: str) -> Item:
+        """Store a change of an object; of its status alone through that subresource, of all else without it."""
+        plural, name = resource.rpartition("/")[2], key.rpartition("/")[2]
+        if new["metadata"].get("resourceVersion", old["metadata"]["resourceVersion"]) != self.versions(resource)[key]:
+            modified = "the object has been modified; please apply your changes to the latest version and try again"
+            raise Refusal(
+                409, f'Operation cannot be fulfilled on {plural} "{name}": {modified}', name=name, kind=plural
+            )
+        if part == "status":
+            new = {**old, "status": new.get("status", {})}
+        elif "status" in self._kinds[resource].parts and "status" in old:
+            new = {**new, "status": old["status"]}
+        return old if new == old else self._store(resource, key, copy.deepcopy(new))
+
+    def _shown(self, resource: str, item: Item, *, status: int = 200) -> web.Response:
+        return web.json_response(self._whole(resource, item), status=status)
+
+    def _end(self, key: str, pod: Item, *, grace: int = 30) -> None:
+        """Delete a pod as the server does: one that runs somewhere stays until its kubelet has ended it."""
+        ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        if not pod["spec"].get("nodeName") or ended:
+            return self.delete(PODS, key)
+        mark = {"deletionTimestamp": "2026-11-21T08:10:00Z", "deletionGracePeriodSeconds": grace}
+        self._store(PODS, key, {**pod, "metadata": {**pod["metadata"], **mark}})
+        if self.kubelet:
+            self.delete(PODS, key)
+        return None
+
+    def _evict(self, asked: Asked) -> web.Response:
+        version, options = asked.body["apiVersion"], asked.body.get("deleteOptions") or {}
+        if version not in self.evictions:
+            raise Refusal(400, f'no kind "Eviction" is registered for version "{version}" in scheme "a/fake.go:1"')
+        pod, name = self._there(PODS, asked.key), asked.key.rpartition("/")[2]
+        uid = (options.get("preconditions") or {}).get("uid", pod["metadata"]["uid"])
+        if uid != pod["metadata"]["uid"]:
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {pod['metadata']['uid']}"
+            raise Refusal(409, f'Operation cannot be fulfilled on pods "{name}": {why}', name=name, kind="pods")
+        if pod["status"]["phase"] != "Pending" and "deletionTimestamp" not in pod["metadata"]:
+            self._ask_budgets(pod)
+        self._end(asked.key, pod, grace=options.get("gracePeriodSeconds", 30))
+        return web.json_response(
+            {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201
+        )
+
+    def _ask_budgets(self, pod: Item) -> None:
+        """Take one disruption from the pod's budget."""
+        there = self._objects[BUDGETS]
+        mine = [
+            key for key in there if key.partition("/")[0] == pod["metadata"]["namespace"] and _covers(there[key], pod)
+        ]
+        if len(mine) > 1:
+            raise Refusal(
+                500, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+            )
+        for key in mine:
+            allowed = there[key]["status"]["disruptionsAllowed"]
+            if allowed <= 0:
+                why = f"The disruption budget {key.rpartition('/')[2]} needs more healthy pods"
+                cause = {"reason": "DisruptionBudget", "message": why}
+                text = "Cannot evict pod as it would violate the pod's disruption budget."
+                raise Refusal(429, text, causes=[cause])
+            self._store(BUDGETS, key, {**there[key], "status": {"disruptionsAllowed": allowed - 1}})
+
+    def _bind(self, asked: Asked) -> web.Response:
+        pod, name, node = self._there(PODS, asked.key), asked.key.rpartition("/")[2], asked.body["target"]["name"]
+        if bound := pod["spec"].get("nodeName"):
+            why = f'pod {name} is already assigned to node "{bound}"'
+            raise Refusal(409, f'Operation cannot be fulfilled on pods/binding "{name}": {why}', name=name)
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-21T08:01:00Z"}
+        status = {**pod["status"], "conditions": [*pod["status"].get("conditions", []), scheduled]}
+        self._store(PODS, asked.key, {**pod, "spec": {**pod["spec"], "nodeName": node}, "status": status})
+        return web.json_response(
+            {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201
+        )
+
+    # --- watches -----------------------------------------------------------------------------------------------------
 
     async def _watch(self, request: web.Request, asked: Asked) -> web.StreamResponse:
-        since = int(asked.parameters["resourceVersion"])
-        seconds = float(asked.parameters["timeoutSeconds"])
-        end = self._loop.time() + seconds
+        since = int(asked.parameters.get("resourceVersion") or 0)
+        end = self._loop.time() + float(asked.parameters.get("timeoutSeconds", 1800))
+        self._refuse_unknown(asked)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
+        if not since:
+            with self._lock:
+                there = [item for item in self._objects[asked.resource].values() if self._selects(asked, item)]
+                since = self._version
+            for item in there:
+                await response.write(line("ADDED", self._whole(asked.resource, item)))
         first = since
         while True:
             with self._lock:
@@ -236,12 +522,11 @@ class FakeKube:
                 gone = status_object(410, f"too old resource version: {since} ({self._oldest})")
                 await response.write(line("ERROR", gone))
                 return response
-            for version, kind, item in news:
-                await response.write(line(kind, self._whole(asked.resource, item)))
-                since = version
+            for since, old, new in news:
+                await self._tell(response, asked, old, new, version=since)
             left = end - self._loop.time()
             if left <= 0:
-                if self.bookmarks and now_at > first:
+                if self.bookmarks and now_at > first and asked.parameters.get("allowWatchBookmarks") == "true":
                     mark = {"metadata": {"resourceVersion": str(now_at)}}
                     await response.write(line("BOOKMARK", self._whole(asked.resource, mark)))
                 return response
@@ -251,43 +536,30 @@ class FakeKube:
             except TimeoutError:
                 continue
 
-    def _whole(self, resource: str, item: Any) -> Any:
+    async def _tell(
+        self, response: web.StreamResponse, asked: Asked, old: Item | None, new: Item | None, *, version: int
+    ) -> None:
+        """What a change is for who watches this selection: an object that leaves it is DELETED."""
+        was, is_now = self._selects(asked, old), self._selects(asked, new)
+        if not was and not is_now:
+            return
+        item = new if is_now else copy.deepcopy(old)
+        assert item is not None
+        item = {**item, "metadata": {**item["metadata"], "resourceVersion": str(version)}}
+        kind = "MODIFIED" if was and is_now else "ADDED" if is_now else "DELETED"
+        await response.write(line(kind, self._whole(asked.resource, item)))
+
+    def _whole(self, resource: str, item: Item) -> Item:
         """As a watch has it: with kind and apiVersion, which the items of a list lack."""
-        return {"kind": KINDS[resource], "apiVersion": resource.rpartition("/")[0], **item}
+        return {"kind": self._kinds[resource].name, "apiVersion": resource.rpartition("/")[0], **item}
+
+
+def _covers(budget: Item, pod: Item) -> bool:
+    wanted, labels = budget["spec"]["selector"]["matchLabels"], pod["metadata"].get("labels", {})
+    together = budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
+    return together and all(labels.get(key) == value for key, value in wanted.items())
 
 
 def line(kind: str, item: Any) -> bytes:
     """A line of a watch."""
     return json.dumps({"type": kind, "object": item}).encode() + b"\n"
-
-
-def status_object(code: int, message: str) -> dict[str, Any]:
-    """Kubernetes' description of a failure."""
-    reason = REASONS.get(code, "InternalError")
-    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code} | {
-        "message": message
-    }
-
-
-def status(code: int, message: str) -> web.Response:
-    """An answer that is such a description."""
-    return web.json_response(status_object(code, message), status=code)
-
-
-def canonical(quantity: str) -> str:
-    """A quantity as Kubernetes writes it: without fraction, in the largest unit that allows this ("4000" is "4k")."""
-    left = nano(quantity)
-    sign, left = ("-", -left) if left < 0 else ("", left)
-    binary = quantity.endswith("i") and left % 10**9 == 0 and left // 10**9 >= 1024
-    if binary:
-        left //= 10**9
-        units, base = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1024
-    else:
-        exponent = "e" in quantity.lower()[1:] and quantity[-1].isdigit()
-        units = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"]
-        units, base = ([f"e{power}" for power in range(-9, 19, 3)] if exponent else units), 1000
-    at = 0
-    while left and left % base == 0 and at + 1 < len(units):
-        left, at = left // base, at + 1
-    suffix = units[at] if left else ""
-    return f"{sign}{left}{'' if suffix == 'e0' else suffix}"

@@ -2,37 +2,66 @@
 
 A client library would bring every type of the API and none of what is hard: a watch that ends without a word, a list
 that expires half read, objects that went while nobody looked. So the types here are cut down to what is used
-(`shapes`), and the hard part is ours (`informer`). `credentials` finds out who we are, `client` asks, `errors` says
-what an answer means for the operator, `quantity` reads Kubernetes' numbers.
+(`objects`, on the common `shapes`), and the hard part is ours (`informer`). `credentials` finds out who we are,
+`client` asks, `answers` reads what comes back, `errors` says what a refusal means for the operator, `quantity` reads
+Kubernetes' numbers.
 """
 
-from watcher.kube.client import Event, KubeClient, Listing
+from watcher.kube.answers import Event, Listing
+from watcher.kube.client import EVERYTHING, KubeClient, PatchKind, Selector
 from watcher.kube.credentials import Access, find_access
 from watcher.kube.errors import (
+    KubeConflict,
     KubeError,
     KubeForbidden,
     KubeGone,
     KubeMalformed,
+    KubeNoApi,
     KubeNotFound,
     KubeRefused,
     KubeUnauthorized,
     KubeUnreachable,
 )
 from watcher.kube.informer import Informer
+from watcher.kube.objects import (
+    NODE_METRICS,
+    NODES,
+    PODS,
+    Condition,
+    Container,
+    CustomObject,
+    Node,
+    NodeAddress,
+    NodeMetrics,
+    ObjectMetadata,
+    Owner,
+    Pod,
+    Quantities,
+    Quantity,
+    Resources,
+    Taint,
+)
 from watcher.kube.quantity import nano
-from watcher.kube.shapes import NODE_METRICS, NODES, Metadata, Node, NodeMetrics, Resource, key_of
+from watcher.kube.shapes import Metadata, Resource, key_of
 
 __all__ = [
+    "EVERYTHING",
     "NODES",
     "NODE_METRICS",
+    "PODS",
     "Access",
+    "Condition",
+    "Container",
+    "CustomObject",
     "Event",
     "Informer",
     "KubeClient",
+    "KubeConflict",
     "KubeError",
     "KubeForbidden",
     "KubeGone",
     "KubeMalformed",
+    "KubeNoApi",
     "KubeNotFound",
     "KubeRefused",
     "KubeUnauthorized",
@@ -40,8 +69,18 @@ __all__ = [
     "Listing",
     "Metadata",
     "Node",
+    "NodeAddress",
     "NodeMetrics",
+    "ObjectMetadata",
+    "Owner",
+    "PatchKind",
+    "Pod",
+    "Quantities",
+    "Quantity",
     "Resource",
+    "Resources",
+    "Selector",
+    "Taint",
     "find_access",
     "key_of",
     "nano",

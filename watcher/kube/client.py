@@ -14,14 +14,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
 
 import aiohttp
 import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
 from watcher import __version__
+from watcher.kube.answers import Event, Listing, read_event, read_item, read_page
 from watcher.kube.credentials import Access
 from watcher.kube.errors import (
     KubeError,
@@ -30,12 +32,11 @@ from watcher.kube.errors import (
     KubeRefused,
     KubeUnauthorized,
     KubeUnreachable,
-    Status,
     error_of,
     read_status,
     shown,
 )
-from watcher.kube.shapes import ItemT, ObjectList, Resource, Versioned, WatchLine, list_decoder
+from watcher.kube.shapes import ItemT, ObjectList, Resource, list_decoder
 
 log = logging.getLogger(__name__)
 
@@ -49,26 +50,51 @@ WATCH_S = 240
 SILENCE_S = 15.0
 """How much longer than WATCH_S a watch may be silent before it counts as cut off."""
 
-_LINE = msgspec.json.Decoder(WatchLine)
-_VERSIONED = msgspec.json.Decoder(Versioned)
+DONE = (200, 201, 202)
 
 
 @dataclass(frozen=True, slots=True)
-class Listing(Generic[ItemT]):
-    """All objects of a resource, true at `version`, from where a watch can go on."""
+class Selector:
+    """Which objects of a resource: all, or those that the server's `fields` ("spec.nodeName=node-1") and `labels`
+    ("app=web,tier!=test") select. What the server knows of fields depends on the resource; it refuses others."""
 
-    items: tuple[ItemT, ...]
-    version: str
+    fields: str = ""
+    labels: str = ""
+
+    def parameters(self) -> dict[str, str]:
+        """As the API takes them."""
+        given = {"fieldSelector": self.fields, "labelSelector": self.labels}
+        return {name: value for name, value in given.items() if value}
+
+
+EVERYTHING = Selector()
+
+
+class PatchKind(StrEnum):
+    """How a patch is to be understood: by what it is called on the wire."""
+
+    JSON = "application/json-patch+json"
+    """A list of operations (RFC 6902)."""
+    MERGE = "application/merge-patch+json"
+    """What is to be put in the place of what is there, lists as a whole (RFC 7396)."""
+    STRATEGIC = "application/strategic-merge-patch+json"
+    """The same, but that lists which have a key (conditions: their type) are merged by it. Not for custom resources."""
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Generic[ItemT]):
-    """A change: `type` is ADDED, MODIFIED or DELETED. Without an `item` there is OPENED, which comes first and says
-    that the server agreed to watch, and BOOKMARK, which says how far the watch has come."""
+class _Call:
+    """A request: who may send it is decided by `verb`, the resource and its `subresource`. `silence` is how long its
+    answer may pause, by default as long as it may take."""
 
-    type: str
-    item: ItemT | None
-    version: str
+    resource: Resource[Any]
+    verb: str
+    path: str
+    method: str = "GET"
+    subresource: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    body: object = None
+    content_type: str = "application/json"
+    silence: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -98,82 +124,119 @@ class KubeClient:
         for connection in tuple(self._open):
             await self._end(connection)
 
-    async def list(self, resource: Resource[ItemT], *, page: int = PAGE) -> Listing[ItemT]:
-        """All objects of a resource, in pages. A list that expires between two pages is asked for again, then whole,
-        since that cannot expire. Raises KubeError."""
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def list(
+        self, resource: Resource[ItemT], *, selector: Selector = EVERYTHING, page: int = PAGE
+    ) -> Listing[ItemT]:
+        """All objects of a resource that are selected, in pages. A list that expires between two pages is asked for
+        again, then whole, since that cannot expire. Raises KubeError."""
         try:
-            return await self._list(resource, {"limit": str(page)})
+            return await self._list(resource, {**selector.parameters(), "limit": str(page)})
         except KubeGone:
             log.debug("the list of %s expired between two pages", resource.full_name)
-            return await self._list(resource, {})
+            return await self._list(resource, selector.parameters())
 
     async def _list(self, resource: Resource[ItemT], parameters: Mapping[str, str]) -> Listing[ItemT]:
         items: list[ItemT] = []
+        unread: dict[str, str] = {}
         more = ""
         while True:
-            page = await self._page(resource, {**parameters, **({"continue": more} if more else {})})
+            page, problems = await self._page(resource, {**parameters, **({"continue": more} if more else {})})
             items += page.items or ()
+            unread |= problems
             more = page.metadata.more
             if not more:
-                return Listing(tuple(items), page.metadata.resource_version)
+                return Listing(tuple(items), page.metadata.resource_version, unread)
 
-    async def _page(self, resource: Resource[ItemT], parameters: Mapping[str, str]) -> ObjectList[ItemT]:
+    async def _page(
+        self, resource: Resource[ItemT], parameters: Mapping[str, str]
+    ) -> tuple[ObjectList[ItemT], Mapping[str, str]]:
         async with self._translated(resource):
-            async with asyncio.timeout(self._timeout), self._asked(resource, parameters, verb="list") as response:
-                body = await _read_body(response)
+            body = await self._ask(_Call(resource, "list", resource.path, parameters=parameters))
             decoder = self._decoders.setdefault(resource.item, list_decoder(resource.item))
-            return _read_page(body, decoder, resource=resource)
+            return read_page(body, decoder, resource=resource)
+
+    async def get(self, resource: Resource[ItemT], key: str) -> ItemT:
+        """One object, by its `key_of`. Raises KubeNotFound if there is none, and other KubeErrors."""
+        call = _Call(resource, "get", resource.path_of(key))
+        async with self._translated(resource):
+            return read_item(await self._ask(call), resource=resource)
 
     async def watch(
-        self, resource: Resource[ItemT], *, since: str, seconds: int = WATCH_S
+        self, resource: Resource[ItemT], *, since: str, selector: Selector = EVERYTHING, seconds: int = WATCH_S
     ) -> AsyncGenerator[Event[ItemT], None]:
         """Changes after the version `since`, for about `seconds`; ends when the server ends it.
 
-        Raises KubeGone when the server no longer knows that version, KubeUnreachable when the connection is lost in
-        between, and other KubeErrors.
+        An object that is not selected any more is DELETED here. Raises KubeGone when the server no longer knows that
+        version, KubeUnreachable when the connection is lost in between, and other KubeErrors.
         """
         parameters = {
+            **selector.parameters(),
             "watch": "1",
             "resourceVersion": since,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
         }
         decoder = msgspec.json.Decoder(resource.item)
-        async with (
-            self._translated(resource),
-            self._asked(resource, parameters, verb="watch", silence=seconds + SILENCE_S) as response,
-        ):
-            yield Event("OPENED", None, since)
+        call = _Call(resource, "watch", resource.path, parameters=parameters, silence=seconds + SILENCE_S)
+        async with self._translated(resource), self._asked(call) as response:
+            yield Event("OPENED", since)
             while line := await response.content.readline():
                 if not line.endswith(b"\n"):
                     raise KubeUnreachable(f"the watch of {resource.full_name} broke off within a line")
-                yield _read_event(line, decoder, resource=resource)
+                yield read_event(line, decoder, resource=resource)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    async def patch(
+        self, resource: Resource[ItemT], key: str, change: object, *, kind: PatchKind, subresource: str = ""
+    ) -> ItemT:
+        """Change one object, or what belongs to its `subresource` ("status"), and return what it is then.
+
+        A metadata.resourceVersion in the change makes it conditional: KubeConflict if that is not the object's version
+        any more. Raises KubeNotFound if there is no such object, and other KubeErrors.
+        """
+        path = resource.path_of(key, subresource)
+        call = _Call(resource, "patch", path, "PATCH", subresource, body=change, content_type=kind.value)
+        async with self._translated(resource):
+            return read_item(await self._ask(call), resource=resource)
+
+    async def create(self, resource: Resource[Any], key: str, content: object, *, subresource: str) -> None:
+        """Post to a subresource of an object: "binding", "eviction". Raises KubeError."""
+        call = _Call(resource, "create", resource.path_of(key, subresource), "POST", subresource, body=content)
+        async with self._translated(resource):
+            await self._ask(call)
 
     # --- the connection ----------------------------------------------------------------------------------------------
 
+    async def _ask(self, call: _Call) -> bytes:
+        """The whole body of an answer, within `timeout`."""
+        async with asyncio.timeout(self._timeout), self._asked(call) as response:
+            return await _read_body(response)
+
     @contextlib.asynccontextmanager
-    async def _asked(
-        self, resource: Resource[Any], parameters: Mapping[str, str], *, verb: str, silence: float | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer with status 200, its body not yet read. Raises the error that any other one means."""
+    async def _asked(self, call: _Call) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer that is none of failure, its body not yet read. Raises the error that any other one means."""
         connection = self._connect()
         access = connection.access
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=silence or self._timeout)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=call.silence or self._timeout)
         connection.users += 1
         response = None
         try:
             async with asyncio.timeout(self._timeout):
-                response = await connection.session.get(
-                    access.server + resource.path,
-                    params=parameters,
-                    headers=access.headers(),
+                response = await connection.session.request(
+                    call.method,
+                    access.server + call.path,
+                    params=call.parameters,
+                    data=None if call.body is None else msgspec.json.encode(call.body),
+                    headers={**access.headers(), **({} if call.body is None else {"Content-Type": call.content_type})},
                     timeout=timeout,
                     allow_redirects=False,  # it would carry the token to wherever it leads
                     server_hostname=access.tls_server_name if access.tls else None,
                 )
-                if response.status != 200:
-                    status = read_status(await response.content.read(CHUNK))
-                    raise error_of(response.status, status, verb=verb, resource=resource)
+                if response.status not in DONE:
+                    raise await _read_failure(response, call)
             yield response
         finally:
             if response is not None:
@@ -211,12 +274,26 @@ class KubeClient:
             yield
         except (KubeError, aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             told = error if isinstance(error, KubeError) else _translate(error, what=resource.full_name)
-            where = f"{self._server}: " if self._server else ""
             if isinstance(told, KubeUnauthorized) or (isinstance(told, KubeRefused) and told.status is None):
                 retired, self._current = self._current, None
                 if retired is not None and not retired.users:
                     await self._end(retired)
-            raise type(told)(f"{where}{told}", hint=told.hint, status=told.status) from error
+            raise (told.told_by(self._server) if self._server else told) from error
+
+
+async def _read_failure(response: aiohttp.ClientResponse, call: _Call) -> KubeError:
+    """What an answer of failure means, of which the beginning is enough."""
+    body = b""
+    while len(body) < CHUNK and (chunk := await response.content.read(CHUNK)):
+        body += chunk
+    return error_of(
+        response.status,
+        read_status(body),
+        verb=call.verb,
+        resource=call.resource,
+        subresource=call.subresource,
+        retry_after=response.headers.get("Retry-After"),
+    )
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:
@@ -228,45 +305,6 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
         if size > MAX_BODY:
             raise KubeMalformed(f"its answer is larger than {MAX_BODY >> 20} MiB")
     return b"".join(chunks)
-
-
-# --- reading answers -------------------------------------------------------------------------------------------------
-
-
-def _read_page(
-    body: bytes, decoder: msgspec.json.Decoder[ObjectList[ItemT]], *, resource: Resource[ItemT]
-) -> ObjectList[ItemT]:
-    try:
-        page = decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _not_kubernetes(body, what=f"a list of {resource.full_name}", problem=str(error)) from error
-    if not page.kind.endswith("List"):
-        raise KubeMalformed(f"it answered with a {shown(page.kind)}, not with a list of {resource.full_name}")
-    return page
-
-
-def _read_event(line: bytes, decoder: msgspec.json.Decoder[ItemT], *, resource: Resource[Any]) -> Event[ItemT]:
-    """A line of a watch. Raises the KubeError that an ERROR event means."""
-    try:
-        read = _LINE.decode(line)
-        if read.type == "ERROR":
-            status = msgspec.json.decode(read.object, type=Status)
-            raise error_of(status.code, read_status(bytes(read.object)), verb="watch", resource=resource)
-        version = _VERSIONED.decode(read.object).metadata.resource_version
-        item = None if read.type == "BOOKMARK" else decoder.decode(read.object)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _not_kubernetes(line, what=f"an event of {resource.full_name}", problem=str(error)) from error
-    return Event(read.type, item, version)
-
-
-def _not_kubernetes(body: bytes, *, what: str, problem: str) -> KubeMalformed:
-    start = shown(body[:1024].decode(errors="replace"))
-    hint = "Is the server's address that of a Kubernetes API, or of something before it?"
-    if not body.strip():
-        return KubeMalformed(f"it answered with nothing, not with {what}", hint=hint)
-    if body.lstrip()[:1] == b"<":
-        return KubeMalformed(f"it answered with a web page, not with {what}: {start}", hint=hint)
-    return KubeMalformed(f"its answer is not {what} ({shown(problem)}): {start}", hint=hint)
 
 
 def _translate(error: Exception, *, what: str) -> KubeError:

@@ -9,7 +9,7 @@ Pure: answers in, errors out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -18,16 +18,42 @@ if TYPE_CHECKING:
 
 SHOWN_CHARACTERS = 300
 PASSING = (429, 500, 502, 503, 504)
+PAGE_NOT_FOUND = "404 page not found"
+"""What the API server says, without a Status, where it has no such group, version or resource."""
+LONGEST_WAIT_S = 3600.0
+"""What is more is taken for this."""
 
 
 class KubeError(Exception):
     """The API did not do what was asked. `hint` says what the operator can do, `status` is the HTTP status where there
-    was an answer. Never carries a secret."""
+    was an answer, `causes` are the reasons that it gave for it ("DisruptionBudget"), `retry_after` the seconds that it
+    wants us to wait. Never carries a secret."""
 
-    def __init__(self, message: str, *, hint: str = "", status: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        status: int | None = None,
+        causes: tuple[str, ...] = (),
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.hint = hint
         self.status = status
+        self.causes = causes
+        self.retry_after = retry_after
+
+    def told_by(self, server: str) -> Self:
+        """The same, with the server's address before its message."""
+        told = type(self)(
+            f"{server}: {self}",
+            hint=self.hint,
+            status=self.status,
+            causes=self.causes,
+            retry_after=self.retry_after,
+        )
+        return told
 
 
 class KubeUnreachable(KubeError):
@@ -51,11 +77,34 @@ class KubeForbidden(KubeRefused):
 
 
 class KubeNotFound(KubeRefused):
-    """404: no such object, or no such API."""
+    """404: no such object."""
+
+
+class KubeNoApi(KubeNotFound):
+    """404, and it is not the object that is missing: the cluster does not know that kind of object. Its
+    CustomResourceDefinition, or what serves it, is not installed."""
+
+
+class KubeConflict(KubeRefused):
+    """409: somebody else changed the object meanwhile. Read it again."""
 
 
 class KubeGone(KubeError):
     """410: the version or the page asked for is older than what it keeps. List anew."""
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """One reason for a failure."""
+
+    reason: str = ""
+
+
+class Details(msgspec.Struct, frozen=True, rename="camel"):
+    """What a failure is about: the object's name, where it is about one."""
+
+    name: str = ""
+    causes: tuple[Cause, ...] | None = None
+    retry_after_seconds: int | None = None
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -65,6 +114,7 @@ class Status(msgspec.Struct, frozen=True):
     message: str = ""
     reason: str = ""
     code: int = 0
+    details: Details | None = None
 
 
 def shown(text: str) -> str:
@@ -79,27 +129,62 @@ def read_status(body: bytes) -> Status:
         status = msgspec.json.decode(body, type=Status)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Status(message=shown(body[:2048].decode(errors="replace")) or "it says no more")
-    return Status(status.kind, shown(status.message) or "it says no more", shown(status.reason), status.code)
+    return msgspec.structs.replace(
+        status, message=shown(status.message) or "it says no more", reason=shown(status.reason)
+    )
 
 
-def error_of(code: int, status: Status, *, verb: str, resource: Resource[Any]) -> KubeError:
-    """The error for an answer with this HTTP status (or with this code in a watch) to `verb` on `resource`."""
-    said = f"it will not {verb} {resource.full_name} ({code} {status.reason}".rstrip() + f"): {status.message}"
+def error_of(
+    code: int,
+    status: Status,
+    *,
+    verb: str,
+    resource: Resource[Any],
+    subresource: str = "",
+    retry_after: str | None = None,
+) -> KubeError:
+    """The error for an answer with this HTTP status (or with this code in a watch) to `verb` on `resource`.
+    `retry_after` is the header of that name."""
+    what = f"{resource.plural}/{subresource}" if subresource else resource.plural
+    full = f"{what}.{resource.group}" if resource.group else what
+    said = f"it will not {verb} {full} ({code} {status.reason}".rstrip() + f"): {status.message}"
+    details = status.details or Details()
+    kind, hint = _kind_and_hint(code, status, details, verb=verb, what=what, resource=resource)
+    return kind(
+        said,
+        hint=hint,
+        status=code,
+        causes=tuple(shown(cause.reason) for cause in details.causes or ()),
+        retry_after=_seconds(retry_after) or _seconds(details.retry_after_seconds),
+    )
+
+
+def _kind_and_hint(
+    code: int, status: Status, details: Details, *, verb: str, what: str, resource: Resource[Any]
+) -> tuple[type[KubeError], str]:
     if code == 401:
         hint = "Its credentials are not known here: is the token or the client certificate expired, or of another one?"
-        return KubeUnauthorized(said, hint=hint, status=code)
+        return KubeUnauthorized, hint
     if code == 403:
-        return KubeForbidden(said, hint=_missing_rule(verb, resource), status=code)
-    if code == 404:
-        return KubeNotFound(said, hint=f"Does this cluster have {resource.group_version}?", status=code)
-    if code == 410:
-        return KubeGone(said, status=code)
-    if code in PASSING:
-        return KubeUnreachable(said, status=code)
-    return KubeRefused(said, status=code)
+        return KubeForbidden, _missing_rule(verb, what, group=resource.group)
+    if code == 404 and not details.name:
+        kubernetes = status.kind == "Status" or status.message == PAGE_NOT_FOUND  # and not something before it
+        return KubeNoApi if kubernetes else KubeNotFound, f"Does this cluster have {resource.group_version}?"
+    kinds = {404: KubeNotFound, 409: KubeConflict, 410: KubeGone}
+    return kinds.get(code, KubeUnreachable if code in PASSING else KubeRefused), ""
 
 
-def _missing_rule(verb: str, resource: Resource[Any]) -> str:
+def _seconds(text: str | int | None) -> float | None:
+    """How long to wait, None where that is not said in seconds."""
+    try:
+        seconds = float(text or 0)
+    except ValueError:  # HTTP would allow a date; Kubernetes never writes one
+        return None
+    return min(seconds, LONGEST_WAIT_S) if seconds > 0 else None
+
+
+def _missing_rule(verb: str, what: str, *, group: str) -> str:
     """The rule that a ClusterRole of this account lacks."""
-    rule = f'{{apiGroups: ["{resource.group}"], resources: ["{resource.plural}"], verbs: ["{verb}"]}}'
-    return f"The account lacks the verb {verb} on {resource.full_name}: bind it a ClusterRole with the rule {rule}."
+    rule = f'{{apiGroups: ["{group}"], resources: ["{what}"], verbs: ["{verb}"]}}'
+    full = f"{what}.{group}" if group else what
+    return f"The account lacks the verb {verb} on {full}: bind it a ClusterRole with the rule {rule}."

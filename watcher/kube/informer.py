@@ -8,7 +8,10 @@ ghost, and a server that has trouble must not be asked in a tight loop. The rule
 * a watch that brought nothing at all, not even a bookmark, may be one that waits for a version which a restored etcd
   will reach next year: list anew;
 * 410 Gone, and anything else that is not a broken connection: list anew, and what the list lacks is gone;
-* after every failure wait, each time longer, without chance in it; an event, or a watch that lasted, ends that.
+* after every failure wait, each time longer, without chance in it, and no less than the server asks for; an event, or
+  a watch that lasted, ends that;
+* a kind of object that the cluster does not know any more (KubeNoApi) has no objects;
+* an object that does not fit its type is as good as gone, and said once: it must cost no other.
 """
 
 from __future__ import annotations
@@ -19,20 +22,22 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Generic
 
-from watcher.kube.client import WATCH_S, KubeClient
-from watcher.kube.errors import KubeError, KubeGone, KubeMalformed, KubeUnreachable
+from watcher.kube.client import EVERYTHING, WATCH_S, KubeClient, Selector
+from watcher.kube.errors import KubeError, KubeGone, KubeMalformed, KubeNoApi, KubeUnreachable
 from watcher.kube.shapes import ItemT, Resource, key_of
 
 log = logging.getLogger(__name__)
 
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 """Seconds to wait after the first failure in a row, the second, …; the last for all that follow."""
+LONGEST_ASKED_S = 60.0
+"""Of what the server asks for in Retry-After, this much is granted."""
 LASTED_S = 5.0
 CLOSE_WITHIN_S = 0.5
 
 
 class Informer(Generic[ItemT]):
-    """All objects of `resource`, by name (`shapes.key_of`), as a background task keeps them.
+    """All objects of `resource` that are selected, by name (`shapes.key_of`), as a background task keeps them.
 
     `on_change(name, old, new)` is called in the event loop for each change, with None for an object that was not there
     before or is not any more; what it raises is logged and costs nothing else.
@@ -43,6 +48,7 @@ class Informer(Generic[ItemT]):
         client: KubeClient,
         resource: Resource[ItemT],
         *,
+        selector: Selector = EVERYTHING,
         on_change: Callable[[str, ItemT | None, ItemT | None], None] | None = None,
         watch_seconds: int = WATCH_S,
         delays: tuple[float, ...] = DELAYS,
@@ -52,7 +58,10 @@ class Informer(Generic[ItemT]):
         """Set once the first list has come."""
         self.error: KubeError | None = None
         """Why the copy is not being kept up at the moment; None while it is."""
+        self.unread: dict[str, str] = {}
+        """What is wrong with the objects that do not fit their type, by name; they are not among `objects`."""
         self._client = client
+        self._selector = selector
         self._on_change = on_change
         self._watch_seconds = watch_seconds
         self._delays = delays
@@ -79,7 +88,8 @@ class Informer(Generic[ItemT]):
             self._task = None
 
     async def wait(self) -> None:
-        """Wait for the first list. Raises the KubeError that keeps it from coming, as soon as there is one."""
+        """Wait for the first list. Raises the KubeError that keeps it from coming, as soon as there is one: KubeNoApi
+        where the cluster does not know such objects. It is tried on all the same, and comes once it can."""
         await self._tried.wait()
         if not self.synced.is_set() and self.error is not None:
             raise self.error.with_traceback(None)  # to each who waits, and must not collect their frames
@@ -97,10 +107,12 @@ class Informer(Generic[ItemT]):
                 self._version = ""
                 await self._pause()
             except KubeError as error:
+                if isinstance(error, KubeNoApi):
+                    self._replace({}, {})
                 if not isinstance(error, KubeUnreachable) or error.status is not None:
                     self._version = ""
                 self._failed(error)
-                await self._pause()
+                await self._pause(error.retry_after or 0.0)
             except Exception as error:  # a fault of ours must not end the copy for good, nor go unseen
                 log.exception("keeping %s of Kubernetes up to date failed", self.resource.full_name)
                 self._version = ""
@@ -108,28 +120,38 @@ class Informer(Generic[ItemT]):
                 await self._pause()
 
     async def _list(self) -> None:
-        listing = await self._client.list(self.resource)
-        found = {key_of(item): item for item in listing.items}
-        for name in self._objects.keys() - found.keys():
-            self._put(name, None)
-        for name, item in found.items():
-            self._put(name, item)
+        listing = await self._client.list(self.resource, selector=self._selector)
+        self._replace({key_of(item): item for item in listing.items}, listing.unread)
         self._version = listing.version
         self.synced.set()
         self._tried.set()
+
+    def _replace(self, found: Mapping[str, ItemT], unread: Mapping[str, str]) -> None:
+        for name in (self._objects.keys() | self.unread.keys()) - found.keys() - unread.keys():
+            self._put(name, None)
+        for name, item in found.items():
+            self._put(name, item)
+        for name, problem in unread.items():
+            self._leave_out(name, problem)
 
     async def _watch(self) -> None:
         """Watch until the server ends it."""
         loop = asyncio.get_running_loop()
         began, heard = loop.time(), False
-        events = self._client.watch(self.resource, since=self._version, seconds=self._watch_seconds)
+        events = self._client.watch(
+            self.resource, since=self._version, selector=self._selector, seconds=self._watch_seconds
+        )
         try:
             async for event in events:
                 if event.type == "OPENED":
                     self._agreed()
                     continue
-                if event.item is not None:
-                    self._put(key_of(event.item), None if event.type == "DELETED" else event.item)
+                if event.type == "DELETED":
+                    self._put(event.key, None)
+                elif event.item is not None:
+                    self._put(event.key, event.item)
+                elif event.problem:
+                    self._leave_out(event.key, event.problem)
                 self._version = event.version or self._version
                 self._failures, heard = 0, True
         finally:
@@ -141,8 +163,15 @@ class Informer(Generic[ItemT]):
         else:
             await self._pause()
 
+    def _leave_out(self, name: str, problem: str) -> None:
+        if name not in self.unread:
+            log.warning("%s %s of Kubernetes is left out: %s", self.resource.full_name, name, problem)
+        self._put(name, None)
+        self.unread[name] = problem
+
     def _put(self, name: str, new: ItemT | None) -> None:
         old = self._objects.get(name)
+        self.unread.pop(name, None)
         if new is None:
             self._objects.pop(name, None)
         else:
@@ -164,7 +193,8 @@ class Informer(Generic[ItemT]):
         self.error = error
         self._tried.set()
 
-    async def _pause(self) -> None:
+    async def _pause(self, asked_for: float = 0.0) -> None:
         delay = self._delays[min(self._failures, len(self._delays) - 1)]
+        delay = max(delay, min(asked_for, LONGEST_ASKED_S))
         self._failures += 1
         await asyncio.sleep(delay)

@@ -1,18 +1,23 @@
-"""The Kubernetes objects that we read, cut down to what we read of them.
+"""What all Kubernetes objects have in common on the wire: names, versions, lists and watches.
 
-A node as the API server sends it is 2 to 20 kB (most of it the list of its container images), of which we need 200
-bytes. What is not declared here is skipped while decoding and never becomes a Python object.
+The objects themselves are in `objects`.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from watcher.kube.errors import KubeRefused, shown
 
-class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9._:-]{0,251}[a-zA-Z0-9])?", re.ASCII)
+"""A DNS name as objects have it, and the colon and capitals that RBAC's may have; no slash, no dots alone."""
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Who an object is, and which version of it this is."""
 
     name: str = ""
@@ -30,14 +35,11 @@ class Object(Protocol):
 ItemT = TypeVar("ItemT", bound=Object)
 T_co = TypeVar("T_co", bound=Object, covariant=True)
 
-Quantity = str | int | float
-"""As JSON may have it; `quantity.nano` reads it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[T_co]):
-    """A kind of object that is not inside a namespace, or is looked for in all of them. `group` is "" for the core
-    API, `item` the type to decode into."""
+    """A kind of object, of Kubernetes itself or of a CustomResourceDefinition. `group` is "" for the core API, `item`
+    the type to decode into: one of `objects`, or one that declares what is read of it."""
 
     group: str
     version: str
@@ -56,41 +58,27 @@ class Resource(Generic[T_co]):
 
     @property
     def path(self) -> str:
-        """Where it is listed."""
-        return f"/{'apis' if self.group else 'api'}/{self.group_version}/{self.plural}"
+        """Where it is listed, in all namespaces if it has any."""
+        return f"{self._root}/{self.plural}"
+
+    def path_of(self, key: str, subresource: str = "") -> str:
+        """Where one object is, by its name or, if it is in a namespace, by NAMESPACE/NAME (`key_of`). Raises
+        KubeRefused for what can be no name: it would lead elsewhere."""
+        *namespace, name = key.split("/")
+        if len(namespace) > 1 or not all(_NAME.fullmatch(part) for part in (*namespace, name)):
+            raise KubeRefused(f"{shown(repr(key))} is no name of an object of Kubernetes")
+        parent = f"{self._root}/namespaces/{namespace[0]}" if namespace else self._root
+        return "/".join(filter(None, (parent, self.plural, name, subresource)))
+
+    @property
+    def _root(self) -> str:
+        return f"/{'apis' if self.group else 'api'}/{self.group_version}"
 
 
 def key_of(item: Object) -> str:
     """The name of an object, with its namespace if it has one: "node-1", "default/web-0"."""
     metadata = item.metadata
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
-
-
-class NodeStatus(msgspec.Struct, frozen=True):
-    """What a node has in all, by resource name ("cpu", "memory")."""
-
-    capacity: dict[str, Quantity] = {}
-
-
-class Node(msgspec.Struct, frozen=True):
-    """A node of the cluster."""
-
-    metadata: Metadata = Metadata()
-    status: NodeStatus = NodeStatus()
-
-
-class NodeMetrics(msgspec.Struct, frozen=True):
-    """What a node used: `usage` by resource name, over the `window` ("10.062s", a Go duration) that ended at
-    `timestamp` (RFC 3339). Both are texts here, so that a bad one costs its node and not the list."""
-
-    metadata: Metadata = Metadata()
-    timestamp: str = ""
-    window: str = ""
-    usage: dict[str, Quantity] = {}
-
-
-NODES: Resource[Node] = Resource("", "v1", "nodes", Node)
-NODE_METRICS: Resource[NodeMetrics] = Resource("metrics.k8s.io", "v1beta1", "nodes", NodeMetrics)
 
 
 class ListMetadata(msgspec.Struct, frozen=True, rename={"resource_version": "resourceVersion", "more": "continue"}):

@@ -10,19 +10,34 @@ import pytest
 from aiohttp import web
 
 from tests.fakes.kube import NODES, Asked, FakeKube, line
+from tests.fakes.kube import PODS as FAKE_PODS
 from tests.waiting import eventually
 from watcher.kube import NODES as NODE_RESOURCE
-from watcher.kube import Access, Informer, KubeClient, KubeForbidden, KubeGone, Node
+from watcher.kube import (
+    PODS,
+    Access,
+    CustomObject,
+    Informer,
+    KubeClient,
+    KubeForbidden,
+    KubeGone,
+    KubeNoApi,
+    Node,
+    Pod,
+    Resource,
+    Selector,
+)
 
+POLICIES = "ensurance.crane.io/v1alpha1/nodeqoss"
 QUICK = (0.01, 0.02, 0.04)
 
 
-def watched(server: FakeKube, check: Callable[[Informer[Node]], Awaitable[Any]], **options: Any) -> Any:
-    """Let `check` use a started informer of the server's nodes, which is closed afterwards."""
+def watched(server: FakeKube, check: Callable[[Informer[Any]], Awaitable[Any]], **options: Any) -> Any:
+    """Let `check` use a started informer of the server's nodes, or of `resource`; it is closed afterwards."""
 
     async def inside() -> Any:
         client = KubeClient(lambda: Access(server.url, "a test", token=server.token), timeout=5.0)
-        informer = Informer(client, NODE_RESOURCE, **{"delays": QUICK, **options})
+        informer = Informer(client, **{"resource": NODE_RESOURCE, "delays": QUICK, **options})
         await informer.start()
         try:
             async with asyncio.timeout(30):
@@ -276,6 +291,109 @@ def test_an_object_as_large_as_etcd_keeps_is_read_from_a_watch():
         watched(server, check)
 
     assert 1 == count(server, "list")
+
+
+# --- selections, custom resources, odd objects -----------------------------------------------------------------------
+
+
+def test_what_leaves_the_selection_is_gone():
+    """A pod that is bound to this node comes; one whose label goes, leaves."""
+    with FakeKube() as server:
+        server.pod("mine", node="node-1", metadata={"labels": {"app": "web"}})
+        server.pod("other", node="node-2", metadata={"labels": {"app": "web"}})
+        server.pod("pending", phase="Pending", metadata={"labels": {"app": "web"}})
+
+        async def check(informer: Informer[Pod]) -> None:
+            await informer.wait()
+            assert {"default/mine"} == set(informer.objects)
+            server.pod("pending", node="node-1", metadata={"labels": {"app": "web"}})
+            await eventually(lambda: "default/pending" in informer.objects, what="the pod that was bound")
+            server.pod("mine", node="node-1")
+            await eventually(lambda: {"default/pending"} == set(informer.objects), what="the other one to leave")
+
+        selector = Selector(fields="spec.nodeName=node-1", labels="app=web")
+        watched(server, check, resource=PODS, selector=selector)
+
+    assert 1 == count(server, "list")
+
+
+def test_a_custom_resource_that_is_not_installed_comes_when_it_is():
+    """Until then there are no objects and a named error, and when it goes so do they."""
+    changes: list[tuple[str, bool]] = []
+    with FakeKube() as server:
+
+        async def check(informer: Informer[CustomObject]) -> None:
+            with pytest.raises(KubeNoApi):
+                await informer.wait()
+            server.define(POLICIES, "NodeQOS")
+            server.put(POLICIES, "p", spec={"rules": []})
+            await eventually(lambda: {"p"} == set(informer.objects), what="the policy")
+            assert informer.error is None
+            server.undefine(POLICIES)
+            server.drop_connections()
+            await eventually(lambda: not informer.objects and informer.error, what="the policy to go")
+            assert isinstance(informer.error, KubeNoApi)
+
+        resource = Resource("ensurance.crane.io", "v1alpha1", "nodeqoss", CustomObject)
+        follow: Callable[..., None] = lambda name, old, new: changes.append((name, new is not None))  # noqa: E731
+        watched(server, check, resource=resource, on_change=follow)
+
+    assert [("p", True), ("p", False)] == changes
+
+
+def test_a_page_not_found_of_a_proxy_is_no_reason_to_forget():
+    """That there are none, only Kubernetes can say."""
+    with FakeKube() as server:
+        server.node("a")
+
+        async def check(informer: Informer[Node]) -> None:
+            await informer.wait()
+            server.fault = lambda _: web.Response(status=404, text="<html>no such page</html>")
+            server.drop_connections()
+            await eventually(lambda: informer.error, what="the refusal")
+            assert {"a"} == set(informer.objects)
+
+        watched(server, check)
+
+
+def test_an_object_that_does_not_fit_its_type_is_left_out_and_said_once(caplog: pytest.LogCaptureFixture):
+    """In a list and in a watch, until it fits again or goes."""
+    bad: dict[str, Any] = {"status": {"startTime": "yesterday"}}
+    with FakeKube() as server, caplog.at_level(logging.WARNING, "watcher.kube.informer"):
+        server.pod("good")
+        server.pod("listed", **bad)
+
+        async def check(informer: Informer[Pod]) -> None:
+            await informer.wait()
+            assert {"default/good"} == set(informer.objects)
+            assert {"default/listed"} == set(informer.unread)
+            server.pod("good", **bad)
+            server.pod("good", **bad)
+            server.pod("listed")
+            await eventually(lambda: {"default/good"} == set(informer.unread), what="the news")
+            assert {"default/listed"} == set(informer.objects)
+            server.delete(FAKE_PODS, "default/good")
+            await eventually(lambda: not informer.unread, what="it to go")
+
+        watched(server, check, resource=PODS)
+
+    told = [record.getMessage().partition(" of Kubernetes")[0] for record in caplog.records]
+    assert ["pods default/listed", "pods default/good"] == told
+    assert 1 == count(server, "list")
+
+
+def test_a_wait_that_the_server_asks_for_is_kept():
+    """Longer than our own first delay."""
+    busy = [web.Response(status=429, headers={"Retry-After": "3600"}), web.Response(status=429)]
+    with FakeKube(fault=lambda _: busy.pop() if busy else None) as server:
+
+        async def check(informer: Informer[Node]) -> None:
+            await eventually(lambda: len(server.asked) == 2, what="the second question")
+            await asyncio.sleep(0.3)  # in which it would ask again
+
+        watched(server, check)
+
+    assert 2 == len(server.asked)
 
 
 def test_a_callback_that_fails_costs_nothing(caplog: pytest.LogCaptureFixture):

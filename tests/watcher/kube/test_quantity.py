@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.kube import canonical
+from tests.fakes.kube_rules import canonical
 from watcher.kube import nano
 
 NANO = 10**9
