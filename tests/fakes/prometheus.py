@@ -7,6 +7,7 @@ off. What a real one does is tested with a real one (tests/real).
 import contextlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,7 @@ class FakePrometheus:
     asked: list[Asked] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
     """Set when a client has closed or hung up a connection."""
+    tls: ssl.SSLContext | None = None
 
     def __enter__(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -87,7 +89,7 @@ class FakePrometheus:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 
     @property
     def queries(self) -> list[str]:
@@ -104,6 +106,12 @@ class FakePrometheus:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        if self.tls is not None:
+            try:
+                connection = self.tls.wrap_socket(connection, server_side=True)
+            except OSError:  # no TLS, or none that it likes
+                connection.close()
+                return
         with connection, connection.makefile("rb") as stream:
             try:
                 while (asked := _read_request(stream)) is not None:

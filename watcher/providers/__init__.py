@@ -26,6 +26,8 @@ PROVIDERS: Mapping[str, str] = {
     "host": "watcher.providers.host:from_settings",
     "prometheus": "watcher.providers.prometheus:from_settings",
     "influxdb": "watcher.providers.influxdb:from_settings",
+    "datadog": "watcher.providers.datadog:from_settings",
+    "signalfx": "watcher.providers.signalfx:from_settings",
     "metrics-server": "watcher.providers.metrics_server:from_settings",
 }
 

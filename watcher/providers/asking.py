@@ -13,10 +13,12 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
-from watcher.model import METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
+import numpy as np
+
+from watcher.model import F64, METRIC_BY_NAME, Bool, Finding, FindingKind, Metric, Remedy, SeriesBatch
 from watcher.providers.base import (
     Fetch,
     ProviderError,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 ErrorT = TypeVar("ErrorT", bound=ProviderError)
 
@@ -39,6 +42,9 @@ FETCH_SHARE = 0.75
 """Of an interval; a little less than the 0.8 of a tick, so that late metrics fail by themselves, not with the tick."""
 SILENT_FETCHES = 3
 """After so many in a row without a point a metric that had some is reported."""
+AHEAD_S = 30.0
+"""As the review has it: what is further ahead of the present is a wrong clock's."""
+BEHIND_S = 3600.0
 SHOWN_CHARACTERS = 256
 CLOCK_RESOLUTION_S = 1.5
 """A Date header has whole seconds, and an answer some way to go: smaller offsets mean nothing."""
@@ -73,6 +79,21 @@ def clock_offset(date: str | None, *, heard: float) -> float | None:
     except ValueError:
         return None
     return 0.0 if abs(offset) < CLOCK_RESOLUTION_S else offset
+
+
+def unexpected(body: bytes, *, expected: str, api: str, content_type: str, problem: str) -> ProviderMalformed:
+    """The error for an answer that should have been `expected` ("JSON") of `api` ("the InfluxDB API")."""
+    start = shown(body[:1024].decode(errors="replace"))
+    if body.lstrip()[:1] == b"<":
+        return ProviderMalformed(
+            f"it answered with a web page, not {expected}: {start}",
+            hint=f"provider.address may lead to a login page or a user interface instead of {api}.",
+        )
+    kind = f" ({shown(content_type)})" if content_type else ""
+    return ProviderMalformed(
+        f"its answer{kind} is not {expected}: {shown(problem)}; it begins {start}",
+        hint=f"Is provider.address that of {api}, or of something before it?",
+    )
 
 
 # --- errors and retries ----------------------------------------------------------------------------------------------
@@ -114,6 +135,19 @@ async def retried(attempt: Callable[[], Awaitable[T]], *, pauses: Sequence[float
     raise AssertionError("the last attempt returns or raises")
 
 
+class Aside:
+    """Slow work in a thread, one piece at a time: it needs Python's global lock anyway, and four threads at it would
+    each make the event loop wait its turn."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Lock()
+
+    async def do(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """What `work` returns."""
+        async with self._free:
+            return await asyncio.to_thread(work, *arguments, **options)
+
+
 # --- a fetch ---------------------------------------------------------------------------------------------------------
 
 
@@ -132,6 +166,21 @@ class Fetching:
     def find(self, kind: FindingKind, metric: Metric, reason: str, remedy: Remedy) -> None:
         """Note what concerns a metric of all nodes."""
         self.findings.append(Finding(kind, "", metric.name, self.until, reason, remedy))
+
+    def within(self, metric: Metric, time: F64) -> Bool:
+        """Which of these samples are of the span. A few around it come with rounded spans; those that are far from it
+        are a finding."""
+        ahead, behind = time > self.until + AHEAD_S, time < self.since - BEHIND_S
+        for kind, far in ((FindingKind.FUTURE_SAMPLE, ahead), (FindingKind.SOURCE, behind)):
+            if far.any():
+                side = "after" if kind is FindingKind.FUTURE_SAMPLE else "before"
+                reason = (
+                    f"{np.count_nonzero(far)} of {len(time)} samples are of long {side} the times that were asked for:"
+                    " is a clock wrong, or are they in another unit than they should be?"
+                )
+                self.find(kind, metric, reason, Remedy.DROPPED)
+        inside: Bool = (time >= self.since) & (time <= self.until)
+        return inside
 
 
 @dataclass(slots=True)

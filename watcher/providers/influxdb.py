@@ -109,7 +109,9 @@ class InfluxProvider:
     async def _digest(self, watch: _Watch, plan: Plan, reply: Reply, fetching: Fetching) -> Outcome:
         """One metric's samples, its failure, or None where it has none in this span."""
         try:
-            load = await self._transport.aside(load_of, plan, reply.series, since=fetching.since, until=fetching.until)
+            load = await self._transport.aside.do(
+                load_of, plan, reply.series, since=fetching.since, until=fetching.until
+            )
         except ProviderError as error:
             watch.silence.note(False, present=fetching.present)
             return QueryFailure(watch.metric.name, error)

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from watcher.model import F64
-from watcher.providers.asking import shown
+from watcher.providers.asking import shown, unexpected
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.influxdb_loads import Points
 
@@ -347,11 +347,4 @@ def refused_query(reason: str) -> ProviderError:
 
 
 def _not_as_expected(body: bytes, *, expected: str, content_type: str, problem: str) -> ProviderMalformed:
-    start = shown(body[:1024].decode(errors="replace"))
-    if body.lstrip()[:1] == b"<":
-        return ProviderMalformed(
-            f"it answered with a web page, not {expected}: {start}",
-            hint="provider.address may lead to a login page or a user interface instead of the InfluxDB API.",
-        )
-    kind = f" ({shown(content_type)})" if content_type else ""
-    return ProviderMalformed(f"its answer{kind} is not {expected}: {shown(problem)}; it begins {start}")
+    return unexpected(body, expected=expected, api="the InfluxDB API", content_type=content_type, problem=problem)

@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import aiohttp
 import msgspec
 
-from watcher.providers.asking import placed, retried, shown, without_credentials
+from watcher.providers.asking import Aside, placed, retried, shown, without_credentials
 from watcher.providers.base import ProviderError, ProviderRefused
 from watcher.providers.exchange import ERROR_BYTES, LINES, Answer, Exchange, tls_context, translated
 from watcher.providers.influxdb_answers import error_of, read_influxql
@@ -25,7 +25,6 @@ from watcher.providers.influxdb_plans import InfluxConfig, Source, Template
 
 log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -137,7 +136,7 @@ class Transport:
         self._chosen: Language | None = None
         self._choosing = asyncio.Lock()
         self._free = asyncio.Semaphore(LINES)
-        self._working = asyncio.Lock()
+        self.aside = Aside()
 
     @property
     def address(self) -> str:
@@ -159,12 +158,6 @@ class Transport:
         """After an outage the server may be of another version; found out again unless the settings say."""
         self._chosen = None
 
-    async def aside(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """Do something slow in a thread, one such thing at a time: it needs Python's global lock anyway, and four
-        threads at it would each make the event loop wait its turn."""
-        async with self._working:
-            return await asyncio.to_thread(work, *arguments, **options)
-
     async def ask(self, source: Source | Template, since: int, until: int, *, deadline: float) -> Reply:
         """The points between two times (unix milliseconds), inclusive.
 
@@ -176,7 +169,7 @@ class Transport:
             language = await self._language()
             async with self._free:
                 body = await language.ask(source, since, until)
-            return Reply(await self.aside(language.read, body), body.clock_offset_s)
+            return Reply(await self.aside.do(language.read, body), body.clock_offset_s)
 
         return await retried(
             lambda: self._attempt(attempt, deadline=deadline), pauses=self._config.backoff, deadline=deadline

@@ -52,6 +52,7 @@ def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
             _queries,
             _promql,
             _influxdb,
+            _clouds,
             _refresh,
             _windows,
             _store,
@@ -189,6 +190,33 @@ def _influxdb(settings: Settings) -> Iterator[Conflict]:
             message = f"is {write_text(query.expression)}, which does not say from when to when"
             cure = f"write {SINCE} and {UNTIL} where the times belong (docs/influxdb.md)"
             yield Conflict((".".join((*QUERIES, name, "expression")),), message, cure)
+
+
+# What a search of SignalFx and a scope of Datadog take as one value, and nothing that would end it.
+_HOST_SUFFIX = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_CLUSTER = {"datadog": re.compile(r"[\w./:-]+"), "signalfx": re.compile(r'[^"\\]+')}
+
+
+def _clouds(settings: Settings) -> Iterator[Conflict]:
+    """What Datadog and SignalFx are asked with, and what would break a question to them."""
+    provider = settings.provider
+    if provider.name not in _CLUSTER:
+        return
+    yield from _both(settings, "provider.app_key", "provider.app_key_file", because="which of the two keys counts?")
+    keys = {"token": "its token, METRICS_PROVIDER_TOKEN of the Go load-watcher"}
+    if provider.name == "datadog":
+        keys = {"token": "an API key", "app_key": "an application key as well"}
+    for key, what in keys.items():
+        name = f"provider.{key}"
+        if value_of(settings, name) is None and value_of(settings, f"{name}_file") is None:
+            message = f"is not set, and the provider {provider.name} is asked with {what}"
+            yield Conflict((name, f"{name}_file", "provider.name"), message, f"set {name}_file or {name}")
+    for key, allowed in (("host_name_suffix", _HOST_SUFFIX), ("cluster_name", _CLUSTER[provider.name])):
+        text = getattr(provider, key)
+        if text is not None and not allowed.fullmatch(text):
+            message = f"is {write_text(text)}, which cannot stand in a question to {provider.name}"
+            name = f"provider.{key}"
+            yield Conflict((name,), message, f"for example {name} = {KEYS[name].example}")
 
 
 def _refresh(settings: Settings) -> Iterator[Conflict]:

@@ -49,9 +49,13 @@ UNUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
         ("address", "token", "token_file", "username", "ca_file", "client_cert", "insecure_skip_verify", "queries"),
         "the provider metrics-server asks the cluster of provider.kubeconfig, else the one it runs in",
     ),
+    "datadog": (("username",), "the provider datadog is asked with its two keys"),
+    "signalfx": (("username",), "the provider signalfx is asked with a token"),
 }
 UPSTREAM_NAMES = {"kubernetesmetricsserver": "metrics-server"}
 UPSTREAM_ADDRESS = "http://prometheus-k8s:9090"
+# Where the services are that most are customers of; other sites and realms have other addresses.
+CLOUD_ADDRESSES = {"datadog": "https://api.datadoghq.com", "signalfx": "https://api.signalfx.com"}
 
 
 def load(
@@ -246,6 +250,8 @@ def _fill_in(reading: _Reading, chosen: _Chosen) -> None:
     legacy = chosen.given is not None and chosen.given.origin == "environment METRICS_PROVIDER_NAME"
     if legacy and chosen.name == "prometheus" and ADDRESS not in reading.values:
         reading.take(ADDRESS, UPSTREAM_ADDRESS, "default that comes with METRICS_PROVIDER_NAME=Prometheus")
+    if chosen.name in CLOUD_ADDRESSES and ADDRESS not in reading.values:
+        reading.take(ADDRESS, CLOUD_ADDRESSES[chosen.name], f"default of the provider {chosen.name}")
     interval, timeout = reading.values.get("refresh.interval"), "provider.timeout"
     if interval is not None and timeout not in reading.values and DEADLINE * interval < KEYS[timeout].default:
         reading.take(timeout, round(DEADLINE * interval, 3), f"default, {DEADLINE} of refresh.interval")

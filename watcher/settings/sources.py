@@ -263,7 +263,11 @@ LEGACY = (
         "An unknown name is an error; it used to mean metrics-server. With `Prometheus` the address defaults to "
         "`http://prometheus-k8s:9090`, as it did.",
     ),
-    Legacy("METRICS_PROVIDER_ADDRESS", "provider.address", "As it is."),
+    Legacy(
+        "METRICS_PROVIDER_ADDRESS",
+        "provider.address",
+        "As it is. With the provider datadog a host alone will do, as it did: `api.datadoghq.eu`.",
+    ),
     Legacy("METRICS_PROVIDER_TOKEN", "provider.token", "As it is."),
     Legacy("METRICS_PROVIDER_APP_KEY", "provider.app_key", "As it is."),
     Legacy("SIGNALFX_HOST_NAME_SUFFIX", "provider.host_name_suffix", "Only with the provider signalfx.", "signalfx"),
@@ -300,6 +304,8 @@ def legacy_layer(environ: Mapping[str, str], *, provider: str) -> Layer:
             continue
         elif legacy.variable == "INSECURE_SKIP_VERIFY":
             layer.given[legacy.key] = Given(text.strip().lower() == "true", origin)
+        elif legacy.variable == "METRICS_PROVIDER_ADDRESS" and provider == "datadog" and "://" not in text:
+            layer.given[legacy.key] = Given(f"https://{text.strip()}", origin, text=True)
         elif legacy.variable == "LOG_LEVEL" and not _names_level(text):
             layer.notices.append(f"LOG_LEVEL={describe(text)} names no level and is passed over")
         else:

@@ -288,7 +288,7 @@ class ProviderSettings(Table):
         metadata=about(
             values.TEXT,
             "Label with the name of the node. Not set: node, kubernetes_node, nodename, or instance without its port, "
-            "in the order that matches; for InfluxDB, the tag host.",
+            "in the order that matches; for InfluxDB, Datadog and SignalFx, host.",
             example='"node"',
         ),
     )
@@ -327,7 +327,14 @@ class ProviderSettings(Table):
         ),
     )
     app_key: Secret | None = field(
-        default=None, metadata=about(values.SECRET, "Application key, for Datadog.", example='"…"')
+        default=None,
+        metadata=about(values.SECRET, "Application key, for Datadog. Rather use app_key_file.", example='"…"'),
+    )
+    app_key_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH, "File with the application key, for Datadog.", example='"/etc/load-watcher/datadog-app-key"'
+        ),
     )
     kubeconfig: Path | None = field(
         default=None,
@@ -341,7 +348,9 @@ class ProviderSettings(Table):
     host_name_suffix: str | None = field(
         default=None,
         metadata=about(
-            values.TEXT, "End of the host names to ask for, for SignalFx and Datadog.", example='".example.com"'
+            values.TEXT,
+            "End of the host names to ask for, for SignalFx and Datadog. The domain in it is taken off the names.",
+            example='".example.com"',
         ),
     )
     cluster_name: str | None = field(
