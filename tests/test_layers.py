@@ -29,7 +29,7 @@ HOMES = {
     "requests": PROMETHEUS,
     "urllib3": PROMETHEUS,
     "influxdb_client": ("watcher/providers/influxdb_flux.py",),
-    "psutil": ("watcher/providers/host.py",),
+    "psutil": ("watcher/providers/host.py", "watcher/doctor/listening.py"),
     "apscheduler": ("watcher/server.py",),
     "kubernetes_asyncio": ("watcher/kube/",),
     "grpc": ("agent/qrm/server.py", "agent/qrm/endpoint.py", "agent/qrm/protos/"),

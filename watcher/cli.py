@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -141,6 +141,62 @@ def serve(**given: Any) -> None:
         return renewed
 
     raise SystemExit(server.run(settings, reload=reload))
+
+
+def _url(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str:
+    """What --url was given, without a slash at its end."""
+    from watcher.settings.values import ADDRESS, Unfit
+
+    if given is None:
+        return ""
+    try:
+        return str(ADDRESS.read_text(given)).rstrip("/")
+    except Unfit as unfit:
+        raise click.BadParameter(f"must be {ADDRESS.accepts}" + (f"; {unfit}" if str(unfit) else "")) from None
+
+
+@main.command()
+@_with_options(*_OPTIONS)
+@click.option("--url", metavar="URL", callback=_url, help="A running service to ask too; else the one found here.")
+@click.option(
+    "--scheduler-config",
+    "scheduler_files",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A KubeSchedulerConfiguration (or a ConfigMap with one) to look at too.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+def doctor(url: str, scheduler_files: Sequence[Path], output: str, **given: Any) -> None:
+    """Say what is wrong with this deployment, one line each, with the cure.
+
+    Takes the flags of serve, and changes nothing. Exit 0: all well (warnings included); 1: something failed; 2: it
+    could not run.
+    """
+    import asyncio
+
+    from watcher import doctor
+    from watcher.doctor import pages
+
+    _log_for_doctor(verbose=bool(given["verbose"]))
+    examination = doctor.Examination(
+        lambda: _load(given), environ=os.environ, cwd=Path.cwd(), url=url, scheduler_files=scheduler_files
+    )
+    if output == "json":
+        report = asyncio.run(doctor.run(examination))
+        click.echo(pages.as_json(report))
+    else:
+        with pages.Printer() as printer:
+            report = asyncio.run(doctor.run(examination, tell=printer.tell))
+        printer.close(report)
+    raise SystemExit(report.exit_code)
+
+
+def _log_for_doctor(*, verbose: bool) -> None:
+    """What the parts of the service log while they are looked at is said in the report; all of it with --verbose."""
+    from watcher.logs import setup_logging
+    from watcher.settings import LogSettings
+
+    setup_logging(LogSettings(level="debug" if verbose else "critical"))
 
 
 @main.group()

@@ -32,7 +32,9 @@ def test_version(run):
     assert (result.exit_code, result.stdout) == (0, f"load-watcher {watcher.__version__}\n")
 
 
-@pytest.mark.parametrize("command", ["serve", "config check", "config show", "db upgrade", "db current", "db vacuum"])
+@pytest.mark.parametrize(
+    "command", ["serve", "doctor", "config check", "config show", "db upgrade", "db current", "db vacuum"]
+)
 def test_every_command_explains_itself(run, command):
     """--help of each command gives its use and one sentence at least."""
     result = run(*command.split(), "--help")

@@ -74,7 +74,8 @@ def file_of(url: str) -> Path:
     return Path(parsed.database).resolve()  # so that two names of one file meet at one lock
 
 
-def _check_place(path: Path) -> None:
+def check_place(path: Path) -> None:
+    """Raise StoreError where there can be no database of ours."""
     if not path.parent.is_dir():
         raise StoreError(f"the directory {path.parent} of the database does not exist", hint=f"mkdir -p {path.parent}")
     if path.is_dir():
@@ -114,15 +115,18 @@ class FileLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = self._read(descriptor)
+            holder = _read_holder(descriptor)
             os.close(descriptor)
             if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise self._in_use(holder) from None
+                raise StoreInUse(
+                    f"{self._database} is in use by {_in_words(holder)}",
+                    hint="stop that one, or give this one a store.url of its own",
+                ) from None
             raise StoreError(
                 f"the lock {self.path} cannot be taken: {error.strerror}",
                 hint="the database belongs on a local file system",
             ) from error
-        before = self._read(descriptor)
+        before = _read_holder(descriptor)
         self.damage_seen = before is not None and before.damaged
         self._descriptor = descriptor
         self._write()
@@ -140,20 +144,6 @@ class FileLock:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _in_use(self, holder: _Holder | None) -> StoreInUse:
-        who = "another process" if holder is None else f"process {holder.pid}"
-        serving = f" ({holder.owner})" if holder is not None and holder.owner else ""
-        return StoreInUse(
-            f"{self._database} is in use by {who}{serving}",
-            hint="stop that one, or give this one a store.url of its own",
-        )
-
-    def _read(self, descriptor: int) -> _Holder | None:
-        try:
-            return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=_Holder)
-        except (msgspec.DecodeError, OSError):
-            return None
-
     def _write(self) -> None:
         """Say who holds it. On a full disk it holds all the same, without saying so."""
         if self._descriptor is None:
@@ -162,6 +152,34 @@ class FileLock:
         with suppress(OSError):
             os.pwrite(self._descriptor, text, 0)
             os.ftruncate(self._descriptor, len(text))
+
+
+def _read_holder(descriptor: int) -> _Holder | None:
+    try:
+        return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=_Holder)
+    except (msgspec.DecodeError, OSError):
+        return None
+
+
+def _in_words(holder: _Holder | None) -> str:
+    who = "another process" if holder is None else f"process {holder.pid}"
+    return who + (f" ({holder.owner})" if holder is not None and holder.owner else "")
+
+
+def holder_of(path: Path) -> str:
+    """Who holds the lock of the database at `path`, in words; "" if nobody does. Makes no file; whoever wants the lock
+    in the very microsecond of looking is refused."""
+    try:
+        descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return _in_words(_read_holder(descriptor))
+    finally:
+        os.close(descriptor)
+    return ""
 
 
 def set_aside(path: Path, *, now: float) -> Path:
@@ -355,7 +373,7 @@ def migrate(engine: sa.Engine, *, folder: Path | None = None) -> None:
 @contextmanager
 def locked(path: Path, *, owner: str) -> Iterator[FileLock]:
     """Hold the lock of the database at `path`, having seen that the place is fit for one."""
-    _check_place(path)
+    check_place(path)
     lock = FileLock(path, owner=owner)
     lock.acquire()
     try:

@@ -1,0 +1,236 @@
+"""`load-watcher doctor` against real servers: what a first deployment gets wrong with Prometheus and InfluxDB."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartPrometheus
+from tests.doctor import Told, doctor
+from tests.real.fleet import (
+    Fleet,
+    between,
+    by_node_label,
+    make_fleet,
+    node_exporter_series,
+    recording_rule_series,
+)
+from tests.real.parts import InfluxDB, NodeExporter, Prometheus, Server, free_port, new_secret
+from tests.real.remote_write import Series
+from tests.real.telegraf import telegraf_lines
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+RULE = "instance:node_cpu:ratio"
+
+
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database and the settings file are looked for in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def fleet_until_now(nodes: int = 3, *, step: float = 15.0) -> Fleet:
+    """Sixteen minutes of load that end a moment ago."""
+    end = time.time() - 5.0
+    return make_fleet(nodes, start=end - 960, end=end, step=step, seed=3)
+
+
+def named(prefix: str) -> Callable[[Series], bool]:
+    return lambda series: series.labels["__name__"].startswith(prefix)
+
+
+def without(series: Iterable[Series], prefix: str) -> list[Series]:
+    return [each for each in series if not named(prefix)(each)]
+
+
+def ask(server: Server, *arguments: str) -> Told:
+    return doctor("--provider", "prometheus", "--address", server.url, *arguments)
+
+
+# --- Prometheus ------------------------------------------------------------------------------------------------------
+
+
+def test_all_is_well_with_the_recording_rules(prometheus: Prometheus):
+    """Exit 0, and for each metric what is asked, by which label, and why that."""
+    prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
+    told = ask(prometheus)
+    assert (0, "ok") == (told.exit_code, told.status), str(told)
+    assert f"Prometheus at {prometheus.url} answers" in told.one("source", "ok").what
+    told.one("series", "ok", f"CPU: {RULE}", "names of nodes from node", "(recording rule)")
+    assert 7 == len(told.of("series", "ok"))
+    told.one("freshness", "ok", "3 nodes")
+    told.one("cadence", "ok", "samples come every 15 s", "5m, 10m, 15m")
+    told.one("clock", "ok")
+    told.one("addresses", "ok", "node-0001")
+
+
+def test_the_cpu_rule_is_missing_as_on_openshift_and_the_raw_series_are_there(prometheus: Prometheus):
+    """It is named, and what is taken in its place; nothing is wrong, unlike with the Go load-watcher."""
+    fleet = fleet_until_now()
+    rules = without(recording_rule_series(fleet, labels=by_node_label), RULE)
+    raw = [each for each in node_exporter_series(fleet, labels=by_node_label) if named("node_cpu_seconds")(each)]
+    prometheus.write([*rules, *raw])
+    told = ask(prometheus)
+    assert 0 == told.exit_code, str(told)
+    told.one("series", "ok", "CPU: 1 - avg by (node)", f"raw series, there being no {RULE}")
+
+
+def test_there_is_no_cpu_series_at_all(prometheus: Prometheus):
+    """What was looked for is listed, with the setting that names another one; the other metrics are still told."""
+    prometheus.write(without(recording_rule_series(fleet_until_now(), labels=by_node_label), RULE))
+    told = ask(prometheus)
+    assert (1, "fail") == (told.exit_code, told.status)
+    line = told.one("series", "fail", "CPU: there is neither", RULE, "rate5m", "node_cpu_seconds_total")
+    assert "node exporter scraped" in line.cure
+    assert "provider.queries.CPU" in line.cure
+    told.one("series", "ok", "Memory: ")
+
+
+def test_the_nodes_are_called_by_their_address(prometheus: Prometheus):
+    """Where `instance` is an IP and nothing else names the node: the trouble of most first deployments."""
+
+    def by_address(node: str) -> dict[str, str]:
+        return {"instance": f"10.0.0.{int(node[-4:])}:9100", "job": "node-exporter"}
+
+    prometheus.write(recording_rule_series(fleet_until_now(), labels=by_address))
+    told = ask(prometheus)
+    assert {"addresses"} == told.failed()
+    line = told.one("addresses", "fail", "these by their address: 10.0.0.1, 10.0.0.2, 10.0.0.3 (3 of 3 nodes)")
+    assert "provider.node_label" in line.cure
+    assert "__meta_kubernetes_pod_node_name" in line.cure
+
+
+def test_node_uname_info_names_them_after_all(prometheus: Prometheus):
+    """By then nothing is wrong, and the line of the series says where the names are from."""
+
+    def by_address(node: str) -> dict[str, str]:
+        return {"instance": f"10.0.0.{int(node[-4:])}:9100", "job": "node-exporter"}
+
+    prometheus.write(node_exporter_series(fleet_until_now(), labels=by_address, uname=True))
+    told = ask(prometheus)
+    assert 0 == told.exit_code, str(told)
+    told.one("series", "ok", "CPU: ", "nodename (of node_uname_info, by instance)")
+
+
+def test_the_label_of_the_nodes_is_misspelt(prometheus: Prometheus):
+    """The labels that there are stand beside it."""
+    prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
+    told = ask(prometheus, "--set", "provider.node_label=nod")
+    assert "source" in told.failed()
+    line = told.one("source", "fail", "looked for nod")
+    assert "node" in line.what.split("labels are")[1]
+    assert "provider.node_label" in line.cure
+
+
+def test_samples_come_too_seldom(prometheus: Prometheus):
+    """A scrape every four minutes: no window of five minutes has two samples."""
+    prometheus.write(recording_rule_series(fleet_until_now(step=240.0), labels=by_node_label))
+    told = ask(prometheus)
+    line = told.one("cadence", "fail", "samples come every 240 s, too seldom")
+    assert "scrape interval" in line.cure
+
+
+def test_samples_are_old(prometheus: Prometheus):
+    """The exporters are no longer scraped."""
+    end = time.time() - 420
+    fleet = make_fleet(2, start=end - 900, end=end, step=15.0, seed=3)
+    prometheus.write(recording_rule_series(fleet, labels=by_node_label))
+    told = ask(prometheus)
+    assert {"series", "freshness"} == told.failed()
+    told.one("series", "fail", "CPU: ", "scraped")
+    told.one("freshness", "fail", "no node has a sample that is new enough")
+
+
+def test_one_node_went_silent(prometheus: Prometheus):
+    """It is named, and the rest is well."""
+    fleet = fleet_until_now(8)
+    series = recording_rule_series(fleet, labels=by_node_label)
+    silent = [each for each in series if each.labels["node"] == "node-0005"]
+    others = [each for each in series if each.labels["node"] != "node-0005"]
+    prometheus.write([*others, *between(silent, 0, float(fleet.times[-14]))])
+    told = ask(prometheus)
+    assert 0 == told.exit_code, str(told)
+    told.one("freshness", "warn", "went silent: node-0005 (1 of 8 nodes)")
+
+
+def test_nothing_listens_there(prometheus: Prometheus):
+    """A wrong port."""
+    told = doctor("--provider", "prometheus", "--address", f"http://127.0.0.1:{free_port()}")
+    line = told.one("source", "fail", "Connection refused")
+    assert "port of provider.address" in line.cure
+    assert {"skipped"} == {each.status for name in ("series", "cadence", "nodes") for each in told.of(name)}
+
+
+def test_something_else_listens_there(node_exporter: NodeExporter):
+    """The port of the exporter, not of Prometheus."""
+    told = doctor("--provider", "prometheus", "--address", node_exporter.url)
+    line = told.one("source", "fail", node_exporter.url, "a web page")
+    assert "provider.address" in line.cure
+
+
+def test_https_is_asked_by_http_and_the_reverse(start_prometheus: StartPrometheus, prometheus: Prometheus):
+    """Each says which it is."""
+    secure = start_prometheus(tls=True)
+    plain = doctor("--provider", "prometheus", "--address", f"https://127.0.0.1:{prometheus.port}")
+    assert "http://" in plain.one("source", "fail", "does not speak TLS").cure
+    told = doctor("--provider", "prometheus", "--address", f"http://127.0.0.1:{secure.port}")
+    assert "https" in told.one("source", "fail").cure
+    untrusted = ask(secure)
+    assert "provider.ca_file" in untrusted.one("source", "fail", "certificate is not trusted").cure
+    trusting = ask(secure, "--set", "provider.insecure_skip_verify=true")
+    trusting.one("surroundings", "warn", "insecure_skip_verify", "provider.ca_file")
+    trusting.one("source", "ok")
+    trusted = ask(secure, "--set", f"provider.ca_file={secure.ca_file}")
+    trusted.one("source", "ok")
+    assert not trusted.of("surroundings", "warn")
+
+
+def test_the_password_is_wrong(start_prometheus: StartPrometheus):
+    """401, whoever is named; no secret of ours is told."""
+    right, wrong = new_secret(), new_secret()
+    server = start_prometheus(basic_auth=("watcher", right))
+    refused = doctor("--provider", "prometheus", "--address", f"http://watcher:{wrong}@127.0.0.1:{server.port}")
+    refused.one("source", "fail", "401")
+    assert wrong not in refused.output
+    anonymous = ask(server)
+    assert "provider" in anonymous.one("source", "fail", "401").cure
+    welcome = doctor("--provider", "prometheus", "--address", f"http://watcher:{right}@127.0.0.1:{server.port}")
+    welcome.one("source", "ok")
+    assert right not in welcome.output
+
+
+# --- InfluxDB --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def influxdb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfluxDB]:
+    """A real 1.6 with a user, to which Telegraf has written for sixteen minutes until now."""
+    with InfluxDB(tmp_path_factory.mktemp("influxdb"), auth=("watcher", "a-password")) as server:
+        server.write(telegraf_lines(make_fleet(3, start=time.time() - 960, end=time.time() - 2, step=10.0, seed=5)))
+        yield server
+
+
+def flux(server: InfluxDB, *arguments: str, user: str = "watcher:a-password@") -> Told:
+    return doctor("--provider", "influxdb", "--address", f"http://{user}127.0.0.1:{server.port}", *arguments)
+
+
+def test_influxdb_is_well(influxdb: InfluxDB):
+    """As Prometheus is: the same checks, with another source's words."""
+    told = flux(influxdb)
+    assert 0 == told.exit_code, str(told)
+    told.one("series", "ok", "CPU: ", "names of nodes from host")
+    told.one("cadence", "ok", "samples come every 10 s")
+
+
+def test_influxdb_refuses_and_lacks(influxdb: InfluxDB):
+    """A wrong password, a wrong database, and a tag that no point has."""
+    told = flux(influxdb, user="watcher:wrong@")
+    told.one("source", "fail", "401")
+    assert "wrong" not in told.one("source", "fail").what
+    told = flux(influxdb, "--set", "provider.database=telegraph")
+    assert "telegraph" in told.one("source", "fail").what
+    told = flux(influxdb, "--set", "provider.node_label=machine")
+    assert 1 == told.exit_code
+    assert any("machine" in line.what for line in told.lines if line.status == "fail"), str(told)

@@ -1,0 +1,549 @@
+"""`load-watcher doctor` as a command: what it looks at, what it says of each trouble, and how it ends."""
+
+import asyncio
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from datetime import UTC, datetime
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner
+from rich.console import Console
+
+import watcher
+from tests.conftest import RunService
+from tests.doctor import Told, doctor
+from tests.fakes.kube import NODE_METRICS, NODES, FakeKube, Fault
+from tests.fakes.kube_rules import status_object
+from tests.fakes.prometheus import Answer, Asked, FakePrometheus, matrix, told, until_hung_up, vector
+from tests.real.parts import REPOSITORY
+from watcher import cli
+from watcher.doctor import pages
+from watcher.doctor.examination import Check, Examination, aside, examine
+from watcher.doctor.results import Report, Result, Status, fail, ok, skipped, warn
+from watcher.store import upgrade
+
+
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database and the settings file are looked for in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+# --- the examination -------------------------------------------------------------------------------------------------
+
+
+def run_checks(*checks: Check) -> list[Result]:
+    def load() -> Any:
+        raise AssertionError("nobody asks for the settings here")
+
+    return asyncio.run(examine(Examination(load, environ={}, cwd=Path()), checks))
+
+
+def test_a_check_that_breaks_or_hangs_costs_its_own_line_only():
+    """And those that need it are skipped, with the reason; those that only come after it are not."""
+
+    async def breaks(_: Examination) -> list[Result]:
+        raise RuntimeError("s3cret")
+
+    async def hangs(_: Examination) -> list[Result]:
+        await asyncio.Event().wait()
+        return []
+
+    async def works(_: Examination) -> list[Result]:
+        return [ok("well"), warn("so so", "do this")]
+
+    results = run_checks(
+        Check("breaks", breaks),
+        Check("hangs", hangs, deadline=0.01),
+        Check("works", works),
+        Check("later", works, needs=("works",)),
+        Check("needy", works, needs=("works", "hangs")),
+        Check("follows", works, after=("breaks",)),
+    )
+    assert [
+        ("breaks", "fail"),
+        ("hangs", "fail"),
+        *[("works", "ok"), ("works", "warn"), ("later", "ok"), ("later", "warn"), ("needy", "skipped")],
+        *[("follows", "ok"), ("follows", "warn")],
+    ] == [(result.check, result.status) for result in results]
+    assert "RuntimeError" in results[0].what
+    assert "s3cret" not in str(results)
+    assert "did not end within 0.01 s" in results[1].what
+    assert "needs the check hangs" in results[6].what
+
+
+def test_what_blocks_is_called_aside():
+    """Its outcome comes back, and a call that never ends keeps neither the check nor the process."""
+
+    async def calls(_: Examination) -> list[Result]:
+        with pytest.raises(FileNotFoundError):
+            await aside(Path("nowhere").read_text)
+        return [ok(await aside(lambda: "well"))]
+
+    async def blocks(_: Examination) -> list[Result]:
+        reading, _writing = os.pipe()
+        await aside(lambda: os.read(reading, 1))
+        return []
+
+    results = run_checks(Check("calls", calls), Check("blocks", blocks, deadline=0.05))
+    assert ["ok", "fail"] == [result.status for result in results]
+
+
+def test_every_status_has_its_exit_code():
+    """Only a failure is one."""
+    assert 0 == Report("1", [ok("a"), warn("b", "c"), skipped("d")]).exit_code
+    assert 1 == Report("1", [ok("a"), fail("b", "c")]).exit_code
+
+
+# --- the pages -------------------------------------------------------------------------------------------------------
+
+
+def test_text_is_a_line_for_each_result_whatever_its_length():
+    """With its cure below it, and the sums at the end."""
+    result = CliRunner().invoke(cli.main, ["doctor", "--port", "0", "--set", "provider.metrics=CPU"])
+    assert 0 == result.exit_code, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("ok      settings     valid; samples come from host: ")
+    assert any(line.startswith("ok      series       CPU: psutil.cpu_times") and len(line) > 100 for line in lines)
+    assert "skipped scheduler    no scheduler configuration is named" in lines
+    assert "                     cure: give one with --scheduler-config FILE to have it read" in lines
+    assert " warnings, 0 failed, 4 skipped" in lines[-1]
+
+
+def test_a_terminal_gets_colours_and_its_width(tmp_path: Path):
+    """Nothing is cut off."""
+    with (tmp_path / "out").open("w+") as file:
+        console = Console(file=file, force_terminal=True, width=60, color_system="standard", highlight=False)
+        with pages.Printer(console) as printer:
+            printer.tell(Result(Status.FAIL, "something [is] wrong " * 5, "do this about it " * 5, "settings"))
+        printer.close(Report("1", [fail("x", "y")]))
+        file.seek(0)
+        text = file.read()
+    assert "\x1b[1;31mfail" in text
+    assert "[is]" in text
+    shown = Console(width=60).render_str(text.replace("[is]", "")).plain
+    assert 5 == shown.count("about it")
+    assert "0 ok, 0 warnings, 1 failed, 0 skipped" in text
+
+
+def test_json_is_one_document_and_nothing_else():
+    """Version, status, counts, and the checks in their order."""
+    result = CliRunner().invoke(cli.main, ["doctor", "-o", "json", "--port", "0"])
+    document = json.loads(result.stdout)
+    assert ["version", "status", "counts", "checks"] == list(document)
+    assert (watcher.__version__, "ok") == (document["version"], document["status"])
+    assert {"ok", "warn", "fail", "skipped"} == set(document["counts"])
+    assert "" == result.stderr
+    names = list(dict.fromkeys(each["name"] for each in document["checks"]))
+    assert ["settings", "surroundings", "port", "service", "database", "source", "series"] == names[:7]
+
+
+@pytest.mark.parametrize(
+    "bad", [["--url", "load-watcher:2020"], ["--scheduler-config", "no.yaml"], ["-o", "xml"], ["x"]]
+)
+def test_what_it_cannot_run_with_ends_with_two(bad):
+    """As click ends it: use, and what is wrong."""
+    result = CliRunner().invoke(cli.main, ["doctor", *bad])
+    assert 2 == result.exit_code
+    assert "Usage: " in result.stderr
+
+
+@pytest.mark.slow
+def test_the_exit_code_reaches_the_shell(tmp_path: Path):
+    """A process of its own, with nothing on standard error."""
+    program = [sys.executable, "-m", "watcher.cli", "doctor", "--port", "0", "--set"]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    for setting, code in (("provider.metrics=CPU", 0), ("provider.name=promethues", 1)):
+        ended = subprocess.run(
+            [*program, setting], env=environ, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (code, "") == (ended.returncode, ended.stderr)
+
+
+# --- settings and surroundings ---------------------------------------------------------------------------------------
+
+
+def test_a_typo_in_the_name_of_the_provider_is_named():
+    """Not taken for metrics-server in silence, as in the Go load-watcher."""
+    told = doctor(env={"METRICS_PROVIDER_NAME": "Promethues"})
+    assert (1, {"settings"}) == (told.exit_code, told.failed())
+    assert "did you mean prometheus?" in told.one("settings", "fail", "provider.name", "METRICS_PROVIDER_NAME").cure
+    assert {"skipped"} == {line.status for line in told.of("source")}
+
+
+def test_all_problems_of_the_settings_come_at_once():
+    """Each with its key."""
+    told = doctor("--set", "refresh.interval=soon", "--set", "server.prot=1", "--set", "provider.token=s3cret")
+    assert 2 == len(told.of("settings", "fail")), str(told)
+    told.one("settings", "fail", "server.prot", "did you mean server.port?")
+    told = doctor("--config", "nowhere.toml")
+    told.one("settings", "fail", "nowhere.toml cannot be read")
+
+
+def test_settings_that_nobody_reads_are_a_warning(tmp_path: Path):
+    """They are valid, and do nothing."""
+    (tmp_path / "load-watcher.toml").write_text("[agent]\nport = 1\n")
+    told = doctor()
+    assert 0 == told.exit_code
+    told.one("settings", "warn", "[agent] is set and not used")
+
+
+@pytest.mark.slow
+def test_the_host_in_a_pod_wants_the_name_of_its_node():
+    """Else the load stands under the name of a container, which no scheduler knows; and loopback reaches nobody."""
+    pod = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
+    lost = doctor("--provider", "host", env=pod)
+    assert (
+        "fieldRef spec.nodeName" in lost.one("surroundings", "fail", "NODE_NAME is not set", socket.gethostname()).cure
+    )
+    lost.one("surroundings", "warn", "server.host is 127.0.0.1", "LOAD_WATCHER_SERVER_HOST=0.0.0.0")
+    named = doctor("--provider", "host", "--host", "0.0.0.0", env={**pod, "NODE_NAME": "node-1"})
+    named.one("surroundings", "ok", "a pod of a cluster")
+    named.one("addresses", "ok", "node-1")
+
+
+# --- port and service ------------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_is_taken_has_a_name():
+    """By another program: this one."""
+    with FakePrometheus(lambda _: told("not here", status=404)) as other:
+        said = doctor("--port", str(other.port))
+    line = said.one("port", "fail", f"127.0.0.1:{other.port} is taken by", f"process {os.getpid()}")
+    assert "server.port" in line.cure
+    said.one("service", "skipped", "--url")
+
+
+@pytest.mark.slow
+def test_an_address_of_another_machine_cannot_be_listened_on():
+    """TEST-NET-1 is nobody's; a name that does not exist neither."""
+    told = doctor("--host", "192.0.2.1", "--port", "20")
+    assert "0.0.0.0" in told.one("port", "fail", "192.0.2.1:20 is no address of this machine").cure
+    told = doctor("--host", "no-such-host.invalid", "--port", "20")
+    told.one("port", "fail", "cannot be resolved", "server.host")
+
+
+@pytest.mark.slow
+def test_beside_the_running_service_all_is_well(run_service: RunService):
+    """Port and database are taken by the very service, which is asked how it is; as kubectl exec would run it."""
+    service = run_service("--set", "refresh.resolution=1")
+    service.wait_for_status(200)
+    url = f"sqlite:///{service.directory}/load-watcher.db"
+    arguments = ["--port", str(service.port), "--store-url", url]
+    told = doctor(*arguments)
+    assert 0 == told.exit_code, str(told)
+    told.one("port", "ok", f"a load-watcher listens on 127.0.0.1:{service.port} already", f"process {service.pid}")
+    told.one("service", "ok", "it is ready")
+    told.one("service", "ok", "its source answered")
+    told.one("database", "ok", f"in use by process {service.pid}", "as it should be")
+    elsewhere = doctor("--store-url", url)
+    elsewhere.one("database", "fail", f"is in use by process {service.pid}", "a store.url of its own")
+    elsewhere.one("service", "skipped")
+    asked = doctor("--url", f"{service.url}/")
+    asked.one("service", "ok", "it is ready")
+
+
+@pytest.mark.slow
+def test_a_service_whose_source_is_down_says_why(run_service: RunService, tmp_path: Path):
+    """The running service's own words, and with its token where it wants one."""
+    (tmp_path / "token").write_text("s3cret")
+    with FakePrometheus(lambda _: told("no", status=403)) as server:
+        config = '[server]\nprotect_reads = true\ntoken_file = "../token"\n'
+        service = run_service("--provider", "prometheus", "--address", server.url, config=config)
+        service.wait_for_status(401, "/watcher/health")
+        without = doctor("--url", service.url)
+        assert "server.token_file" in without.of("service", "fail")[-1].cure
+        said = doctor_until_down(service.url)
+    said.one("service", "fail", "/readyz answers 503", "no metrics yet")
+    said.one("service", "fail", "/watcher/health answers 503", "403")
+    assert "s3cret" not in said.output
+
+
+def doctor_until_down(url: str) -> Told:
+    """Ask until the first tick has failed."""
+    give_up = time.monotonic() + 20
+    while True:
+        said = doctor("--url", url, "--set", "server.token_file=token")
+        if any("403" in line.what for line in said.of("service")) or time.monotonic() > give_up:
+            return said
+
+
+@pytest.mark.slow
+def test_what_answers_is_no_load_watcher():
+    """Or nothing does."""
+    with FakePrometheus(lambda _: told("<html>", status=404)) as server:
+        other = doctor("--url", server.url)
+    assert "--url" in other.one("service", "fail", "no load-watcher").cure
+    silent = doctor("--url", server.url)
+    assert "is it running" in silent.one("service", "fail", "Connection refused").cure
+    secret = doctor("--url", f"http://me:s3cret@127.0.0.1:{server.port}")
+    assert "s3cret" not in secret.output
+
+
+# --- the database ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_database_that_is_there_or_will_be(tmp_path: Path):
+    """Nothing is made or changed by looking."""
+    told = doctor("--set", "provider.metrics=CPU")
+    told.one("database", "ok", "is not there yet, serve will make it")
+    assert [] == os.listdir(tmp_path)
+    upgrade("sqlite:///load-watcher.db")
+    before = {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
+    doctor().one("database", "ok", "has schema 0001")
+    assert before == {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"SQLite format 3\0" + b"x" * 4096, ("is damaged", "set-aside")),
+        (b"not a database at all" * 100, ("is not an SQLite database", "store.url")),
+    ],
+)
+def test_a_database_that_cannot_be_used(tmp_path: Path, content: bytes, words: tuple[str, ...]):
+    """With the way out; where it is to be set aside, that is only a warning."""
+    (tmp_path / "a.db").write_bytes(content)
+    doctor("--store-url", "sqlite:///a.db").one("database", "fail", *words)
+    aside = doctor("--store-url", "sqlite:///a.db", "--set", "store.on_unusable=set-aside")
+    aside.one("database", "warn", "will be set aside")
+    assert content == (tmp_path / "a.db").read_bytes()
+
+
+def test_a_database_of_a_newer_version():
+    """It is refused, with the way out."""
+    upgrade("sqlite:///load-watcher.db")
+    with closing(sqlite3.connect("load-watcher.db")) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    doctor().one("database", "fail", "was written by a newer version", "run the newer version again")
+
+
+def test_a_place_where_no_database_can_be():
+    """A directory that is missing."""
+    told = doctor("--store-url", "sqlite:////no/such/place/a.db")
+    assert "mkdir -p /no/such/place" in told.one("database", "fail", "does not exist").cure
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A file system of 2 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, text=True)
+    if mounted.returncode:
+        reason = f"cannot mount a tmpfs: {mounted.stderr.strip()}"
+        if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_a_disk_that_is_full_small_or_read_only(small_disk: Path):
+    """Each is said of the folder of the database."""
+    url = ["--store-url", f"sqlite:///{small_disk}/a.db"]
+    small = doctor(*url)
+    assert "store.max_size" in small.one("database", "warn", "2 MB are free").cure
+    (small_disk / "filler").write_bytes(bytes(2 << 20))
+    assert "make room" in doctor(*url).one("database", "fail", "No space left on device").cure
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    assert "store.url" in doctor(*url).one("database", "fail", "is not writable").cure
+
+
+# --- the source ------------------------------------------------------------------------------------------------------
+
+
+def healthy(asked: Asked, *, nodes: str = "a b") -> bytes:
+    """CPU and memory of two nodes, every 15 seconds until now."""
+    one, other = nodes.split()
+    if asked.query.startswith(("count by", "topk")):
+        return vector({"node": one, "instance": "1:1"}, {"node": other, "instance": "2:1"})
+    until = float(asked.parameters["time"])
+    span = int(asked.query.rpartition("[")[2].removesuffix("s]"))
+    times = [float(at) for at in range(int((until - span) // 15 + 1) * 15, int(until) + 1, 15)]
+    values = [(at, str(0.3 + at % 7 / 100)) for at in times]
+    return matrix(({"node": one}, values), ({"node": other}, values))
+
+
+def ask(answer: Answer, *arguments: str) -> Told:
+    with FakePrometheus(answer) as server:
+        metrics = ["--set", "provider.metrics=CPU,Memory"]
+        return doctor("--provider", "prometheus", "--address", server.url, *metrics, *arguments)
+
+
+def test_a_source_that_is_well():
+    """The fake is right, so that what follows is wrong for its own reason."""
+    said = ask(healthy)
+    assert 0 == said.exit_code, str(said)
+    said.one("cadence", "ok", "samples come every 15 s")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (told("who are you?", status=401), ("401", "provider.token")),
+        (told("you may not", status=403), ("403", "provider.token")),
+        (told("<html>login", headers={"Content-Type": "text/html"}), ("web page", "login page")),
+        (
+            told("", status=302, headers={"Location": "https://login.example/?s3cret"}),
+            ("login.example", "provider.address"),
+        ),
+        (told("not here", status=404), ("404", "provider.address")),
+        (told("{", status=200), ("JSON",)),
+    ],
+)
+def test_a_source_that_refuses_is_told_with_its_hint(answer: bytes, words: tuple[str, ...]):
+    """The provider's own words: doctor and serve cannot disagree. What the source is told is not."""
+    said = ask(lambda _: answer, "--set", "provider.token=s3cret")
+    assert {"source"} == said.failed()
+    said.one("source", "fail", *words)
+    assert "s3cret" not in said.output
+
+
+@pytest.mark.slow
+def test_a_source_that_hangs_is_given_up():
+    """Within the provider's own timeout."""
+    said = ask(lambda _: until_hung_up, "--set", "provider.timeout=0.2s")
+    assert "provider.address" in said.one("source", "fail", "does not answer in time").cure
+
+
+def test_half_of_a_source_fails():
+    """The metric that fails is named, the other one is looked at all the same."""
+
+    def half(asked: Asked) -> bytes:
+        return told('{"status":"error","error":"too heavy"}', status=422) if "memory" in asked.query else healthy(asked)
+
+    said = ask(half)
+    assert {"series"} == said.failed()
+    said.one("series", "fail", "Memory: ", "too heavy")
+    said.one("series", "ok", "CPU: ")
+    said.one("cadence", "ok")
+
+
+def test_clocks_that_disagree():
+    """Told by the source's answers, or by samples that are ahead of us."""
+
+    def late(asked: Asked) -> bytes:
+        answer = healthy(asked)
+        return answer.replace(
+            b"Content-Type", f"Date: {formatdate(time.time() - 300, usegmt=True)}\r\nContent-Type".encode(), 1
+        )
+
+    assert "NTP" in ask(late).one("clock", "fail", "s behind ours").cure
+
+
+def test_the_source_names_nodes_by_address():
+    """Found without any cluster at hand."""
+    said = ask(lambda asked: healthy(asked, nodes="10.1.2.3 node-b"))
+    assert "__meta_kubernetes_pod_node_name" in said.one("addresses", "fail", "10.1.2.3 (1 of 2 nodes)").cure
+
+
+# --- Kubernetes ------------------------------------------------------------------------------------------------------
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def kube(server: FakeKube, *arguments: str, token: str | None = None) -> Told:
+    """Ask with metrics-server as the source, unless the arguments name another."""
+    file = server.kubeconfig(Path("kubeconfig"), token=token)
+    return doctor("--provider", "metrics-server", *arguments, env={"KUBE_CONFIG": str(file)})
+
+
+def test_metrics_server_is_well():
+    """All nodes have their load."""
+    with FakeKube() as server:
+        for name in ("node-1", "node-2"):
+            server.node(name)
+            server.usage(name, time=now())
+        said = kube(server)
+    assert 0 == said.exit_code, str(said)
+    said.one("source", "ok", "KubernetesMetricsServer")
+    said.one("kubernetes", "ok", "2 nodes")
+    said.one("nodes", "ok", "all 2 nodes")
+
+
+def test_metrics_server_may_not_be_read():
+    """403 names the verb and the resource, and the rule that is missing; 401 is another thing."""
+    with FakeKube(forbidden={("list", NODE_METRICS)}) as server:
+        server.node("node-1")
+        said = kube(server)
+        stranger = kube(server, token="s3cret")
+    line = said.one("source", "fail", "it will not list nodes.metrics.k8s.io (403")
+    assert 'apiGroups: ["metrics.k8s.io"]' in line.cure
+    assert "expired" in stranger.one("source", "fail", "401").cure
+    assert "s3cret" not in stranger.output
+
+
+def test_metrics_server_is_not_installed_or_not_ready():
+    """404 and 503."""
+    with FakeKube(fault=without_metrics(404)) as server:
+        said = kube(server)
+    assert "Is metrics-server installed?" in said.one("source", "fail", "404").cure
+    with FakeKube(fault=without_metrics(503)) as server:
+        said = kube(server)
+    assert "kubectl -n kube-system get pods" in said.one("source", "fail", "503").cure
+
+
+def without_metrics(code: int) -> Fault:
+    """Answer with this status whatever is asked of metrics-server."""
+    failure = status_object(code, "the server could not")
+    return lambda asked: web.json_response(failure, status=code) if asked.resource == NODE_METRICS else None
+
+
+def test_metrics_server_knows_no_node():
+    """It has just begun, or there is none."""
+    with FakeKube() as server:
+        server.node("node-1")
+        said = kube(server)
+    assert "series" in said.failed() or "freshness" in said.failed()
+    said.one("freshness", "fail", "no node has a sample")
+    said.one("series", "fail", "CPU: ", "a minute after its start")
+
+
+def test_there_is_no_access_to_a_cluster():
+    """metrics-server without one: what to set."""
+    said = doctor("--provider", "metrics-server")
+    assert "KUBE_CONFIG" in said.one("source", "fail", "no access to a Kubernetes API").cure
+    said.one("kubernetes", "skipped")
+
+
+def test_nodes_of_the_source_that_the_cluster_does_not_have():
+    """By name, in either direction; and where none is known, why."""
+    with FakeKube() as server:
+        server.node("a")
+        server.node("c")
+        said = ask_with_cluster(server)
+        server.delete(NODES, "a")
+        strangers = ask_with_cluster(server)
+    said.one("nodes", "warn", "does not have these nodes of the source: b (1 of 2 nodes)")
+    said.one("nodes", "warn", "no samples of these nodes: c (1 of 2 nodes)")
+    line = strangers.one("nodes", "fail", "it says a, b, the cluster c")
+    assert "provider.node_label" in line.cure
+
+
+def ask_with_cluster(server: FakeKube) -> Told:
+    file = server.kubeconfig(Path("kubeconfig"))
+    return ask(healthy, "--set", f"provider.kubeconfig={file}")
+
+
+def test_the_web_page_of_a_proxy_is_no_cluster():
+    """An address that leads elsewhere."""
+    with FakeKube(fault=lambda _: web.Response(text="<html>", content_type="text/html")) as server:
+        said = kube(server)
+    said.one("kubernetes", "fail", "a web page", "server's address")

@@ -1,0 +1,53 @@
+"""The database: can it be written, is it ours and up to date, who has it open, and how much room is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from watcher.doctor.examination import Examination, aside
+from watcher.doctor.listening import Serving
+from watcher.doctor.results import Result, fail, ok, warn
+from watcher.settings import Settings
+from watcher.store import Look, StoreError, StoreUnusable, look
+
+MB = 1e6
+LITTLE_ROOM = 256 * 2**20
+"""Below this, in bytes, a disk is worth a warning, if the database may still grow by more."""
+
+
+async def database(examination: Examination) -> Sequence[Result]:
+    """Whether `serve` could keep its history, and go on with what it kept."""
+    found = examination.the(Settings)
+    serving = examination.the(Serving).url
+    try:
+        seen = await aside(lambda: look(found.store.url))
+    except StoreError as error:
+        if isinstance(error, StoreUnusable) and found.store.on_unusable == "set-aside":
+            return [warn(f"{error}; it will be set aside, and a new one begun", error.hint)]
+        return [fail(str(error), error.hint or "docs/store.md says what the database needs")]
+    return list(_judge(seen, found, serving=bool(serving)))
+
+
+def _judge(seen: Look, found: Settings, *, serving: bool) -> Iterator[Result]:
+    state = "is not there yet, serve will make it" if seen.revision is None else f"has schema {seen.revision}"
+    if seen.revision not in (None, seen.newest):
+        state += f", and {seen.newest} is needed"
+    told = f"{seen.where} can be written and {state}"
+    if seen.holder and not serving:
+        cure = "stop that one, or give this one a store.url of its own"
+        yield fail(f"{seen.where} is in use by {seen.holder}", cure)
+    elif seen.revision in (None, seen.newest):
+        yield ok(f"{told}; in use by {seen.holder}, as it should be" if seen.holder else told)
+    elif found.store.upgrade:
+        yield ok(f"{told}; serve will bring it up to date")
+    else:
+        yield fail(told, "run load-watcher db upgrade, or set store.upgrade = true")
+    if seen.free is not None and seen.size is not None:
+        yield _room(seen.free, may_grow=found.store.max_size - seen.size)
+
+
+def _room(free: int, *, may_grow: int) -> Result:
+    told = f"{free / MB:,.0f} MB are free, the database may grow by {max(0, may_grow) / MB:,.0f} MB"
+    if free < LITTLE_ROOM and free < may_grow:
+        return warn(told, "make room, or set store.max_size to what there is")
+    return ok(told)

@@ -1,0 +1,434 @@
+"""The configuration of kube-scheduler, as people paste it: why does it do nothing, and why does it not even start?
+
+kube-scheduler refuses unknown fields and says so in its log, but nothing tells that a plug-in scores against another
+one, that its arguments lead past this service, or that a second scheduler waits for the lease of the first. The facts
+are those of kube-scheduler's own types (kubescheduler.config.k8s.io/v1) and of the Trimaran plug-ins (trimaran.md §9,
+§10).
+
+Pure but for `scheduler`, which reads the files.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from watcher.doctor.examination import Examination, aside
+from watcher.doctor.results import Result, fail, ok, skipped, some, warn
+from watcher.settings import Settings
+from watcher.settings.values import nearest
+
+KIND = "KubeSchedulerConfiguration"
+GROUP = "kubescheduler.config.k8s.io"
+API_VERSION = f"{GROUP}/v1"
+# The release of Kubernetes that no longer reads each of them.
+GONE = {"v1alpha1": "1.19", "v1alpha2": "1.21", "v1beta1": "1.25", "v1beta2": "1.28", "v1beta3": "1.29"}
+
+TRIMARAN = ("TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment", "Peaks")
+RIVALS = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
+"""Score plug-ins of Kubernetes that spread or pack by requests, against what Trimaran scores by load."""
+REMOVED = ("NodeResourcesLeastAllocated", "NodeResourcesMostAllocated", "RequestedToCapacityRatio")
+"""Plug-ins that became strategies of NodeResourcesFit."""
+KNOWN = (
+    *TRIMARAN,
+    *RIVALS,
+    *REMOVED,
+    *("DefaultBinder", "DefaultPreemption", "DynamicResources", "ImageLocality", "InterPodAffinity", "NodeAffinity"),
+    *("NodeName", "NodePorts", "NodeUnschedulable", "NodeVolumeLimits", "PodTopologySpread", "PrioritySort"),
+    *("SchedulingGates", "TaintToleration", "VolumeBinding", "VolumeRestrictions", "VolumeZone"),
+    *("CapacityScheduling", "Coscheduling", "NetworkOverhead", "NodeMetadata", "NodeResourceTopologyMatch"),
+    *("NodeResourcesAllocatable", "PodState", "PreemptionToleration", "QOSSort", "SySched", "TopologicalSort"),
+)
+POINTS = (
+    *("preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore", "score", "reserve", "permit"),
+    *("preBind", "bind", "postBind", "multiPoint"),
+)
+TOP = (
+    *("apiVersion", "kind", "parallelism", "leaderElection", "clientConnection", "enableProfiling"),
+    *("enableContentionProfiling", "percentageOfNodesToScore", "podInitialBackoffSeconds", "podMaxBackoffSeconds"),
+    *("profiles", "extenders", "delayCacheUntilActive"),
+)
+PROFILE = ("schedulerName", "percentageOfNodesToScore", "plugins", "pluginConfig")
+COMMON_ARGS = ("apiVersion", "kind", "watcherAddress", "metricProvider")
+ARGS = {
+    "TargetLoadPacking": (*COMMON_ARGS, "targetUtilization", "defaultRequests", "defaultRequestsMultiplier"),
+    "LoadVariationRiskBalancing": (*COMMON_ARGS, "safeVarianceMargin", "safeVarianceSensitivity"),
+    "LowRiskOverCommitment": (*COMMON_ARGS, "smoothingWindowSize", "riskLimitWeights"),
+    "Peaks": ("apiVersion", "kind", "WatcherAddress", "NodePowerModel"),
+}
+PROVIDER = ("type", "address", "token", "insecureSkipVerify")
+PROVIDER_TYPES = ("KubernetesMetricsServer", "Prometheus", "SignalFx")
+OLD_ARGS = {
+    "metricProviderType": "metricProvider.type",
+    "metricProviderAddress": "metricProvider.address",
+    "metricProviderToken": "metricProvider.token",
+}
+ADDRESS = "http://load-watcher.load-watcher.svc.cluster.local:2020"
+SHOWN_CHARACTERS = 60
+
+
+async def scheduler(examination: Examination) -> Sequence[Result]:
+    """The scheduler configurations that were named by flag, and those that [scheduler] takes over with `from`."""
+    named = [(path, "") for path in examination.scheduler_files]
+    if (settings := examination.find(Settings)) is not None:
+        named += list(_taken_over(settings, cwd=examination.cwd))
+    if not named:
+        return [skipped("no scheduler configuration is named", "give one with --scheduler-config FILE to have it read")]
+    results: list[Result] = []
+    for path, profile in named:
+        try:
+            text = await aside(lambda path=path: path.read_bytes().decode())  # type: ignore[misc]
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+            results.append(
+                fail(f"{path} cannot be read: {reason}", "name the file that kube-scheduler gets by --config")
+            )
+        else:
+            found = list(judge(text, profile=profile))
+            results += [Result(each.status, f"{path.name}: {each.what}", each.cure) for each in found]
+            if not found:
+                results.append(ok(f"{path.name}: its profiles use this service, with nothing against it"))
+    return results
+
+
+def _taken_over(settings: Settings, *, cwd: Path) -> Iterator[tuple[Path, str]]:
+    """The files that the tables of [scheduler] name, with the profile wanted of each."""
+    tables = settings.parts.get("scheduler", {})
+    for table in tables.values():
+        if isinstance(table, dict) and isinstance(table.get("from"), str):
+            yield cwd / table["from"], str(table.get("profile", ""))
+
+
+# --- the document ----------------------------------------------------------------------------------------------------
+
+
+def judge(text: str, *, profile: str = "") -> Iterator[Result]:
+    """All that is wrong with a configuration, given as YAML or JSON, or inside a ConfigMap; `profile` is one that it
+    must have."""
+    try:
+        documents = [each for each in yaml.safe_load_all(text) if each is not None]
+        configurations = list(_configurations(documents))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        at = getattr(error, "problem_mark", None)
+        line = f" at line {at.line + 1}" if at is not None else ""
+        yield fail(f"this is no YAML{line}", "indent by spaces, not by tabs, and put texts with a colon into quotes")
+        return
+    if not configurations:
+        kinds = [str(each.get("kind")) for each in documents if isinstance(each, dict)]
+        found = f"; it has {some(kinds)}" if kinds else ""
+        yield fail(f"there is no {KIND} in it{found}", f"begin it with apiVersion: {API_VERSION} and kind: {KIND}")
+    for configuration in configurations:
+        yield from _judge(configuration, profile=profile)
+
+
+def _configurations(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """The scheduler configurations among these documents, those in the data of ConfigMaps included."""
+    for document in documents:
+        if not isinstance(document, dict):
+            continue
+        if document.get("kind") == "ConfigMap" and isinstance(document.get("data"), dict):
+            texts = (each for each in document["data"].values() if isinstance(each, str) and KIND in each)
+            for text in texts:
+                yield from _configurations(yaml.safe_load_all(text))
+        elif document.get("kind") == KIND or GROUP in str(document.get("apiVersion")):
+            yield document
+
+
+def _judge(configuration: Mapping[str, Any], *, profile: str) -> Iterator[Result]:
+    yield from _version(configuration)
+    yield from _unknown(configuration, TOP, where="the configuration", near_only=True)
+    profiles = configuration.get("profiles")
+    if not isinstance(profiles, list) or not all(isinstance(each, dict) for each in profiles) or not profiles:
+        yield fail("it has no list of profiles, so no plug-in is configured", "put the plug-ins under profiles: [...]")
+        return
+    names = [str(each.get("schedulerName", "default-scheduler")) for each in profiles]
+    if profile and profile not in names:
+        yield fail(f"it has no profile {_quoted(profile)}, only {some(names)}", "set profile to one that it has")
+    score_by_load = False
+    for each, name in zip(profiles, names, strict=True):
+        plugins, problems = _read_plugins(each.get("plugins"), where=f"profile {name}")
+        yield from problems
+        scoring = [plugin for plugin in TRIMARAN if plugins.runs(plugin, "score")]
+        yield from _judge_profile(each, plugins, scoring, where=f"profile {name}")
+        score_by_load |= bool(scoring)
+    if not score_by_load:
+        cure = "enable one, for example plugins.score.enabled: [{name: TargetLoadPacking}]"
+        yield fail(f"no profile enables a plug-in that scores by load ({', '.join(TRIMARAN)})", cure)
+    yield from _lease(configuration, names)
+
+
+def _version(configuration: Mapping[str, Any]) -> Iterator[Result]:
+    version, kind = str(configuration.get("apiVersion", "")), str(configuration.get("kind", ""))
+    if kind != KIND:
+        yield fail(f"kind is {_quoted(kind) if kind else 'not set'}", f"set kind: {KIND}")
+    if version == API_VERSION:
+        return
+    cure = f"set apiVersion: {API_VERSION} (Kubernetes 1.25 and later)"
+    gone = GONE.get(version.removeprefix(f"{GROUP}/"))
+    if gone:
+        yield fail(f"apiVersion {version} is not read any more since Kubernetes {gone}", cure)
+    else:
+        yield fail(f"apiVersion is {_quoted(version) if version else 'not set'}", cure)
+
+
+def _lease(configuration: Mapping[str, Any], names: Sequence[str]) -> Iterator[Result]:
+    """A second scheduler that takes part in the election of the first never becomes leader, and does nothing."""
+    election = configuration.get("leaderElection")
+    given = election if isinstance(election, dict) else {}
+    own_lease = given.get("resourceName") not in (None, "kube-scheduler")
+    if "default-scheduler" not in names and given.get("leaderElect") is not False and not own_lease:
+        told = (
+            "leaderElection is on with the lease of the default scheduler: as a second scheduler it would wait forever"
+        )
+        yield warn(told, "set leaderElection.leaderElect: false, or a leaderElection.resourceName of its own")
+
+
+# --- a profile -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """The plug-ins of a profile: extension point -> names enabled, and names disabled."""
+
+    enabled: Mapping[str, Sequence[str]]
+    disabled: Mapping[str, Sequence[str]]
+
+    def runs(self, name: str, point: str) -> bool:
+        """Whether this plug-in was enabled at the point, by itself or at all points at once."""
+        if name in self.enabled.get(point, ()):
+            return True
+        return name in self.enabled.get("multiPoint", ()) and not {name, "*"} & set(self.disabled.get(point, ()))
+
+    def is_off(self, name: str, point: str) -> bool:
+        """Whether a plug-in that Kubernetes has on by default is off at the point."""
+        if name in self.enabled.get(point, ()):
+            return False
+        return any({name, "*"} & set(self.disabled.get(each, ())) for each in (point, "multiPoint"))
+
+
+def _judge_profile(
+    profile: Mapping[str, Any], plugins: Plugins, scoring: Sequence[str], *, where: str
+) -> Iterator[Result]:
+    yield from _unknown(profile, PROFILE, where=where)
+    yield from _names(plugins, where=where)
+    if scoring:
+        yield from _rivals(plugins, scoring, where=where)
+    yield from _arguments(profile.get("pluginConfig"), scoring, where=where)
+
+
+def _read_plugins(given: Any, *, where: str) -> tuple[Plugins, list[Result]]:
+    """The plug-ins of a profile, and what in them cannot be read."""
+    enabled: dict[str, Sequence[str]] = {}
+    disabled: dict[str, Sequence[str]] = {}
+    if given is None:
+        return Plugins({}, {}), []
+    if not isinstance(given, dict):
+        cure = "write plugins: {score: {enabled: [{name: …}]}}"
+        return Plugins({}, {}), [fail(f"{where}: plugins is no mapping", cure)]
+    problems = [*_unknown(given, POINTS, where=f"{where}, plugins")]
+    for point in (each for each in POINTS if each in given):
+        content = given[point] if isinstance(given[point], dict) else {}
+        problems += _unknown(content, ("enabled", "disabled"), where=f"{where}, plugins.{point}")
+        for into, key in ((enabled, "enabled"), (disabled, "disabled")):
+            items = content.get(key) or []
+            into[point] = [
+                each["name"] for each in items if isinstance(each, dict) and isinstance(each.get("name"), str)
+            ]
+            if not isinstance(items, list) or len(into[point]) != len(items):
+                told = f"{where}: plugins.{point}.{key} is no list of plug-ins with a name"
+                problems.append(fail(told, f"write plugins.{point}.{key} as a list like [{{name: TargetLoadPacking}}]"))
+    return Plugins(enabled, disabled), problems
+
+
+def _names(plugins: Plugins, *, where: str) -> Iterator[Result]:
+    """Plug-ins that are misspelt, or that Kubernetes does not have any more."""
+    for turned, points in (("enabled", plugins.enabled), ("disabled", plugins.disabled)):
+        for point, names in points.items():
+            for name in names:
+                at = f"{where}: {_quoted(name)} in plugins.{point}.{turned}"
+                if name in REMOVED:
+                    cure = f"write NodeResourcesFit in plugins.score.{turned} instead"
+                    told = f"{at} does not exist any more, it is a strategy of NodeResourcesFit"
+                    yield fail(told, cure) if turned == "enabled" else warn(f"{told}, so that this does nothing", cure)
+                elif guess := _misspelt(name):
+                    cure = f"did you mean {guess}? Names must match to the letter"
+                    told = f"{at} is no plug-in"
+                    yield (
+                        fail(f"{told}, and the scheduler will not start", cure)
+                        if turned == "enabled"
+                        else warn(f"{told}, so that this does nothing", cure)
+                    )
+
+
+def _misspelt(name: str) -> str | None:
+    """The plug-in that was most likely meant, None for one that is known, or like none that is: there are others."""
+    if name in (*KNOWN, "*"):
+        return None
+    folded = {known.casefold(): known for known in KNOWN}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.85)
+    return folded[close[0]] if close else None
+
+
+def _rivals(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[Result]:
+    """Score plug-ins that work against those that score by load."""
+    on = [each for each in RIVALS if not plugins.is_off(each, "score")]
+    if on:
+        told = f"{where}: {' and '.join(on)} score{'s' if len(on) == 1 else ''} by requests, against {some(scoring)}"
+        names = ", ".join(f"{{name: {each}}}" for each in on)
+        yield fail(told, f"add [{names}] to plugins.score.disabled")
+    if any("NodeResourcesFit" in plugins.disabled.get(point, ()) for point in ("filter", "multiPoint")):
+        told = f"{where}: NodeResourcesFit is disabled as a filter too: pods will go to nodes without room for them"
+        yield fail(told, "disable it in plugins.score.disabled only")
+    if len(scoring) > 1:
+        yield warn(f"{where}: {' and '.join(scoring)} score together", "enable one of them per profile")
+    if "LowRiskOverCommitment" in scoring and not plugins.runs("LowRiskOverCommitment", "preScore"):
+        told = f"{where}: LowRiskOverCommitment is not enabled in preScore, and computes everything anew for each node"
+        yield warn(told, "add {name: LowRiskOverCommitment} to plugins.preScore.enabled")
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _arguments(given: Any, scoring: Sequence[str], *, where: str) -> Iterator[Result]:
+    items = given if isinstance(given, list) else []
+    if given is not None and (not isinstance(given, list) or not all(isinstance(each, dict) for each in given)):
+        yield fail(f"{where}: pluginConfig is no list of mappings", "write pluginConfig: [{name: …, args: {…}}]")
+    configured: dict[str, Mapping[str, Any]] = {}
+    for item in (each for each in items if isinstance(each, dict)):
+        name, args = str(item.get("name", "")), item.get("args")
+        yield from _unknown(item, ("name", "args"), where=f"{where}, pluginConfig of {_quoted(name)}")
+        configured[name] = args if isinstance(args, dict) else {}
+        if guess := _misspelt(name):
+            yield fail(f"{where}: pluginConfig is for {_quoted(name)}, which is no plug-in", f"did you mean {guess}?")
+        elif name in TRIMARAN and name not in scoring:
+            told = f"{where}: {name} has arguments and is not enabled in score: they do nothing"
+            yield fail(told, f"add {{name: {name}}} to plugins.score.enabled, or leave its pluginConfig out")
+    for name in scoring:
+        yield from _trimaran(name, configured.get(name, {}), where=f"{where}, {name}")
+
+
+def _trimaran(name: str, args: Mapping[str, Any], *, where: str) -> Iterator[Result]:
+    """The arguments of one of the plug-ins that ask this service."""
+    for old in sorted(OLD_ARGS.keys() & args.keys()):
+        yield fail(
+            f"{where}: {old} is of older versions, and refused today", f"write {OLD_ARGS[old]}, or watcherAddress"
+        )
+    yield from _unknown({key: args[key] for key in args if key not in OLD_ARGS}, ARGS[name], where=where)
+    version = args.get("apiVersion")
+    if version not in (None, API_VERSION):
+        yield fail(
+            f"{where}: its args have the apiVersion {_quoted(version)}", f"set it to {API_VERSION}, or leave it out"
+        )
+    yield from _whom_it_asks(args, key="WatcherAddress" if name == "Peaks" else "watcherAddress", where=where)
+    for key, (fits, wanted) in VALUES.items():
+        if key in args and key in ARGS[name] and not fits(args[key]):
+            yield fail(f"{where}: {key} is {_quoted(args[key])}", f"set it to {wanted}")
+
+
+def _whom_it_asks(args: Mapping[str, Any], *, key: str, where: str) -> Iterator[Result]:
+    address, provider = args.get(key), args.get("metricProvider")
+    if provider is not None:
+        yield from _provider(provider, where=where)
+    if address:
+        yield from address_problems(str(address), where=f"{where}: {key}")
+        if provider is not None:
+            yield warn(f"{where}: metricProvider is not used beside {key}", "leave metricProvider out")
+    elif provider is None:
+        told = f"{where}: {key} is not set, so the plug-in asks metrics-server by itself, and never this service"
+        yield fail(told, f"set {key}, for example {ADDRESS}")
+    else:
+        told = f"{where}: it asks its metricProvider by itself, and never this service"
+        yield warn(told, f"set {key} instead of metricProvider, for example {ADDRESS}")
+
+
+def _provider(given: Any, *, where: str) -> Iterator[Result]:
+    if not isinstance(given, dict):
+        yield fail(f"{where}: metricProvider is no mapping", "write metricProvider: {type: Prometheus, address: …}")
+        return
+    yield from _unknown(given, PROVIDER, where=f"{where}, metricProvider")
+    kind = given.get("type")
+    if kind not in (None, *PROVIDER_TYPES):
+        guess = nearest(str(kind), PROVIDER_TYPES)
+        cure = f"did you mean {guess}? Case matters" if guess else f"write one of {', '.join(PROVIDER_TYPES)}"
+        told = f"{where}: metricProvider.type {_quoted(kind)} does not exist, and the scheduler will not start"
+        if str(kind).casefold() == "datadog":
+            told, cure = f"{where}: the plug-ins refuse metricProvider.type Datadog", "set watcherAddress instead"
+        yield fail(told, cure)
+
+
+def address_problems(address: str, *, where: str) -> Iterator[Result]:
+    """What is wrong with the address of this service, as a plug-in is given it: it puts /watcher after it."""
+    try:
+        parts = urlsplit(address.strip())
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    shown = _quoted(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl() or "…")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        yield fail(f"{where} {shown} has no http:// before its host", f"write it like {ADDRESS}")
+    elif port is None:
+        told = f"{where} {shown} has no port, so that port {443 if parts.scheme == 'https' else 80} is asked"
+        yield fail(told, "add the port of the service, :2020 if it was not changed")
+    elif parts.path.rstrip("/").endswith("/watcher"):
+        yield fail(f"{where} {shown} ends with /watcher, which the plug-in adds by itself", "leave /watcher out")
+    if address != address.strip():
+        yield fail(f"{where} has spaces around it", "leave them out")
+
+
+def _is_number(value: Any, *, lowest: float, highest: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and lowest <= value <= highest
+
+
+def _is_written_number(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and 0 < float(value) < float("inf")
+    except ValueError:
+        return False
+
+
+def _are_weights(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_number(each, lowest=0, highest=1) for each in value.values())
+
+
+BIG = 1e9
+# What each argument takes: a test, and the same in words.
+VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "targetUtilization": (
+        lambda value: isinstance(value, int) and _is_number(value, lowest=1, highest=100),
+        "a whole percentage from 1 to 100; above 100 scheduling breaks",
+    ),
+    "defaultRequestsMultiplier": (_is_written_number, 'a number above 0 in quotes, like "1.5"'),
+    "safeVarianceMargin": (lambda value: _is_number(value, lowest=0, highest=BIG), "a number of at least 0"),
+    "safeVarianceSensitivity": (lambda value: _is_number(value, lowest=0, highest=BIG), "a number of at least 0"),
+    "smoothingWindowSize": (
+        lambda value: isinstance(value, int) and _is_number(value, lowest=1, highest=BIG),
+        "a whole number of at least 1",
+    ),
+    "riskLimitWeights": (_are_weights, "a mapping like {cpu: 0.5, memory: 0.5}, each from 0 to 1"),
+}
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _unknown(
+    given: Mapping[str, Any], known: Sequence[str], *, where: str, near_only: bool = False
+) -> Iterator[Result]:
+    """Fields that kube-scheduler would refuse; with `near_only` only those that look misspelt."""
+    for key in given:
+        guess = nearest(str(key), known)
+        if key not in known and (guess or not near_only):
+            cure = f"did you mean {guess}?" if guess else f"it may have {', '.join(known)}"
+            yield fail(f"{where}: unknown field {_quoted(key)}, which kube-scheduler refuses", cure)
+
+
+def _quoted(value: Any) -> str:
+    """A foreign value as it may be shown: on one line, cut."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in str(value)).split())
+    return f'"{text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"}"'
