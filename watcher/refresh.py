@@ -141,6 +141,8 @@ class Refresher:
         self._spans = Spans(reach=config.reach, interval=config.interval, remembers=provider.remembers)
         self._provenance: dict[str, Provenance] = {}
         self._recorded_minute = -1
+        self._born = self._clock.monotonic()
+        self._warm = False  # once it has its windows a service stays ready, whatever comes
         self._last_began = self._clock.monotonic()
         self._last_clocks: tuple[float, float] | None = None
         self._tick_lock = asyncio.Lock()
@@ -156,6 +158,7 @@ class Refresher:
         if published is None:
             return
         self.published = published
+        self._warm = not self.needs_quick_ticks and now - restored.end <= self.config.max_staleness
         log.info(
             "restored %s nodes from %s, newest sample %.0f s old",
             len(published.snapshot.nodes),
@@ -172,6 +175,7 @@ class Refresher:
             self._guard = other._guard
             self._guard.limits = self.config.limits
         self.stats = other.stats
+        self._warm, self._born = other._warm, other._born
         self.published = other.published
         if other.published is not None and np.isfinite(other.published.snapshot.end):
             self._restored = await other.samples()
@@ -209,6 +213,19 @@ class Refresher:
             return True
         metrics = self.published.snapshot.metrics
         return all(bool(np.isnan(windows.average[0]).all()) for windows in metrics)
+
+    def warming_up(self) -> str:
+        """Empty once there are windows to schedule by, else what they wait for.
+
+        That is when some node has its shortest window and, of a source that remembers, the past was fetched; but at the
+        latest when the shortest window has passed since the start, because more waiting would bring no more (contract
+        5: ready is "a window young enough to serve")."""
+        shortest = self.config.windows[0]
+        waited = self._clock.monotonic() - self._born
+        if self._warm or waited >= shortest.seconds:
+            return ""
+        missing = f"no node has its {shortest.label} window" if self.needs_quick_ticks else "the past is not fetched"
+        return f"{missing} yet; ready in {shortest.seconds - waited:.0f} s at the latest"
 
     def alive(self) -> str:
         """Empty if a tick began, or was skipped because one still ran, within 1.5 intervals; else what is wrong."""
@@ -257,6 +274,8 @@ class Refresher:
             self._watch_clock()
             if await self._fetch_newest(deadline):
                 await self._backfill(deadline)
+                backfilled = self._spans.next_slice(self._clock.now()) is None
+                self._warm = self._warm or (backfilled and not self.needs_quick_ticks)
             self.stats.ticks += 1
             self._observe("tick", self._clock.monotonic() - began)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import secrets
 import signal
 import ssl
 import sys
@@ -21,22 +22,25 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 
 from aiohttp import web
 from apscheduler.events import EVENT_JOB_MAX_INSTANCES
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
 
-from watcher import __version__, providers, review
+from watcher import __version__, handover, providers, review
 from watcher.api import make_app
 from watcher.api.runner import Runner
 from watcher.api.service import HistoryUnavailable, StoredSeries
 from watcher.exposition import View
+from watcher.handover import Origin
 from watcher.heap import share_one_heap
-from watcher.model import FindingsDocument, MetricType, Operator, ProviderHealth, Window
+from watcher.model import FindingsDocument, MetricType, Operator, ProviderHealth, Restored, Window
+from watcher.peers import Peers
 from watcher.providers.base import QueryPlan
 from watcher.publish import Published
-from watcher.refresh import Clock, RefreshConfig, Refresher, SystemClock, TickStats
+from watcher.refresh import TICK_SHARE, Clock, RefreshConfig, Refresher, SystemClock, TickStats
 from watcher.settings import Settings, SettingsError
 from watcher.store import Store, StoreError, StoreStatus
 from watcher.telemetry import Telemetry, coverage
@@ -46,7 +50,7 @@ log = logging.getLogger(__name__)
 SHUTDOWN_S = 3.0  # for requests that still run
 TICK_STOP_S = 2.0  # for a tick that still runs; its fetch is cancelled
 TICK_JOB = "tick"
-NEED_RESTART = ("server", "store", "metrics")  # tables of the settings that are read once
+NEED_RESTART = ("server", "store", "peers", "metrics")  # tables of the settings that are read once
 
 
 def run(settings: Settings, *, reload: Callable[[], Settings]) -> int:
@@ -120,6 +124,21 @@ def token_of(settings: Settings) -> str | None:
     return None if path is None else path.read_text(encoding="utf-8").strip()
 
 
+def asked_of(settings: Settings) -> list[str]:
+    """What tells one source from another, for replicas that share samples."""
+    provider = settings.provider
+    return [provider.name, provider.address or "", str(provider.kubeconfig or ""), provider.cluster_name or ""]
+
+
+def peers_of(settings: Settings) -> Peers | None:
+    """The other replicas, None if none are named. Reads are asked for with our token where they need one."""
+    peers = settings.peers
+    if peers.urls is None:
+        return None
+    tls = ssl.create_default_context(cafile=None if peers.ca_file is None else str(peers.ca_file))
+    return Peers(peers.urls, token=token_of(settings) if settings.server.protect_reads else None, tls=tls)
+
+
 def refresh_config(settings: Settings) -> RefreshConfig:
     """What the tick needs, out of the settings."""
     refresh, judge = settings.refresh, settings.review
@@ -184,6 +203,8 @@ class Watcher:
         )
         # It warns of every tick that is skipped because one still runs; we count them.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
+        self._origin = Origin.of(instance=secrets.token_hex(8), asked=asked_of(settings))
+        self._peers = peers_of(settings)
         self._tick: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._wants_reload: Callable[[], Settings] | None = None
@@ -223,6 +244,13 @@ class Watcher:
 
     def alive(self) -> str:
         return self._refresher.alive()
+
+    def warming_up(self) -> str:
+        return self._refresher.warming_up()
+
+    async def samples(self) -> bytes | None:
+        restored = await self._refresher.samples()
+        return None if restored is None else await asyncio.to_thread(handover.encode, restored, self._origin)
 
     def ready_detail(self) -> dict[str, object]:
         status = self._store.status
@@ -318,12 +346,43 @@ class Watcher:
     async def _run_tick(self) -> None:
         """One tick as a task of its own: to cancel it must not look like a failure to the scheduler."""
         refresher = self._refresher
-        self._tick = asyncio.create_task(refresher.tick(), name="tick")
+        self._tick = asyncio.create_task(self._tick_of(refresher), name="tick")
         await asyncio.wait({self._tick})
         if not self._tick.cancelled() and (error := self._tick.exception()) is not None:
             log.error("a tick failed in a way that was not foreseen; the next one goes on", exc_info=error)
         refresher.findings.add(self._store.findings)  # some come with time, like the cap that is reached
         self._keep_pace()
+
+    async def _tick_of(self, refresher: Refresher) -> None:
+        """A tick; before the first one, what other replicas know."""
+        if self._peers is not None:
+            await self._take_over(refresher, self._peers)
+            self._peers = None  # only now: if a reload cancels this, the new refresher asks
+        await refresher.tick()
+
+    async def _take_over(self, refresher: Refresher, peers: Peers) -> None:
+        """Lay the samples of other replicas over our own, where the source cannot be asked for them again."""
+        if refresher.provider.remembers:
+            return
+        config = refresher.config
+
+        def read(body: bytes) -> Restored:
+            bounds = handover.Bounds(
+                now=self._clock.now(),
+                windows=config.windows,
+                resolution=config.resolution,
+                max_staleness=config.max_staleness,
+                max_ahead=config.limits.max_ahead_s,
+            )
+            return handover.decode(body, ours=self._origin, bounds=bounds)
+
+        given = await peers.ask(read, timeout=min(self.settings.peers.timeout, TICK_SHARE * config.interval))
+        if not given:
+            return
+        own = await refresher.samples()
+        everything = [*given] if own is None else [own, *given]
+        everything.sort(key=lambda each: each.end)
+        await refresher.restore(reduce(handover.laid_over, everything))
 
     async def _follow_clock(self) -> None:
         """The scheduler waits for a time of the wall clock. When that is set back, it would wait for as long as it was

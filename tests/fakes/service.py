@@ -74,6 +74,8 @@ class FakeService:
     clock: float = 1000.0
     time: float = 1_700_000_001.0
     wrong: str = ""
+    missing: str = ""
+    handed: bytes | None = b"samples"
     detail: dict[str, object] = field(default_factory=lambda: {"store": {"ok": True}})
     found: FindingsDocument = field(default_factory=lambda: FindingsDocument(1_700_000_001, "enforce", [], []))
     series: Sequence[StoredSeries] = ()
@@ -92,6 +94,12 @@ class FakeService:
 
     def alive(self) -> str:
         return self.wrong
+
+    def warming_up(self) -> str:
+        return self.missing
+
+    async def samples(self) -> bytes | None:
+        return self.handed
 
     def ready_detail(self) -> dict[str, object]:
         return self.detail

@@ -66,6 +66,7 @@ def test_every_path_is_described(document):
         "/api/v1/columns",
         "/api/v1/history",
         "/api/v1/findings",
+        "/api/v1/samples",
         "/healthz",
         "/readyz",
         "/metrics",
@@ -132,6 +133,7 @@ LIVE = [
     ("/api/v1/columns", "/api/v1/columns?shape=kep"),
     ("/api/v1/history", "/api/v1/history?host=a&from=x"),
     ("/api/v1/findings", "/api/v1/findings?x"),
+    ("/api/v1/samples", "/api/v1/samples?x"),
 ]
 
 
@@ -147,6 +149,7 @@ def test_live_answers_are_as_described(live, document, path, asked):
         ("/watcher", "/watcher"),
         ("/watcher/{host}", "/watcher/node-1"),
         ("/api/v1/columns", "/api/v1/columns"),
+        ("/api/v1/samples", "/api/v1/samples"),
         ("/watcher/health", "/watcher/health"),
         ("/healthz", "/healthz"),
         ("/readyz", "/readyz"),

@@ -100,6 +100,94 @@ def kinds(refresher: Refresher) -> set[str]:
     return {entry.kind for entry in refresher.findings.entries()}
 
 
+# --- ready -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_forgets_is_ready_with_its_first_window() -> None:
+    """Half of five minutes of samples make one. Once ready is always ready: later trouble has names of its own."""
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        waiting = []
+        for _ in range(20):
+            source.put("a", [clock.now()], wave)
+            await refresher.tick()
+            waiting.append(refresher.warming_up())
+            if not waiting[-1]:
+                break
+            clock.pass_time(15)
+        assert 135.0 <= clock.now() - T0 <= 150.0
+        assert ("AVG", "5m") in numbers(served(refresher, "5m")["a"])
+        assert waiting[0] == "no node has its 5m window yet; ready in 300 s at the latest"
+        clock.pass_time(2000)
+        source.put("a", [clock.now()], wave)
+        await refresher.tick()
+        assert {("Latest", "")} == set(numbers(served(refresher)["a"]))
+        assert refresher.warming_up() == ""
+
+    play(story, source=MemorySource(remembers=False))
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_no_source_keeps_a_service_from_being_ready_for_ever(remembers: bool) -> None:
+    """Where samples are too rare for any window, more waiting brings none."""
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        source.put("a", every(400, T0 - 1200, T0 + 400), wave)
+        await refresher.tick()
+        assert refresher.needs_quick_ticks
+        clock.pass_time(299)
+        assert refresher.warming_up()
+        clock.pass_time(1)
+        assert refresher.warming_up() == ""
+
+    play(story, source=MemorySource(remembers=remembers))
+
+
+def test_a_source_that_remembers_is_ready_when_its_past_was_fetched() -> None:
+    """One tick, if it answers; while slices of the past are missing, windows lack what is in them."""
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        source.put("a", every(15, T0 - 1200, T0 + 600), wave)
+        fetch, slices = source.fetch, 2
+
+        async def slow_past(since: float, until: float, *, only: Any = None) -> Any:
+            nonlocal slices
+            if until < clock.now():
+                slices -= 1
+                if slices < 0:
+                    raise ProviderUnreachable("out of memory")
+            return await fetch(since, until, only=only)
+
+        source.fetch = slow_past  # type: ignore[method-assign]
+        await refresher.tick()
+        assert not refresher.needs_quick_ticks
+        assert "the past is not fetched yet" in refresher.warming_up()
+        slices = 100
+        clock.pass_time(60)
+        await refresher.tick()
+        assert refresher.warming_up() == ""
+
+    play(story)
+
+
+@pytest.mark.parametrize(("age", "ready"), [(250.0, True), (350.0, False)])
+def test_windows_of_a_file_that_is_young_enough_make_ready(age: float, ready: bool) -> None:
+    """Before the source was asked; from an old file they are none to schedule by."""
+    records = Records()
+
+    async def before(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        source.put("a", every(15, T0 - 1200, T0), wave)
+        await refresher.tick()
+
+    async def after(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        assert refresher.warming_up()
+        await refresher.restore(records.restored())
+        assert ready == (refresher.warming_up() == "")
+
+    play(before, records=records)
+    play(after, records=records, clock=FakeClock(T0 + age), source=MemorySource(remembers=False))
+
+
 # --- spans -----------------------------------------------------------------------------------------------------------
 
 

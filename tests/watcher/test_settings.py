@@ -400,6 +400,9 @@ MISTAKES = [
         "store.retention",
         'store.retention = "5m" (file load-watcher.toml) is shorter than the longest of refresh.windows = ',
     ),
+    ('[peers]\nurls = ["http://lw:2020"]', "peers.urls", "knows this machine alone"),
+    ('[peers]\nurls = ["http://user:word@lw:2020"]', "peers.urls", "given one with a user"),
+    ('[peers]\nca_file = "/nowhere"', "peers.ca_file", "does not exist"),
     ('[metrics]\nwindows = ["30m"]', "metrics.windows", '"30m" (file load-watcher.toml) is not among refresh.windows'),
     (PROM + 'token = "t"\nheaders = { authorization = "x" }', "provider.headers", "Authorization header"),
     (

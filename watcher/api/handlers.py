@@ -12,7 +12,7 @@ made once per snapshot in a thread, however many ask for it at that moment, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from multidict import CIMultiDict
 
 from watcher.api import openapi, operations
 from watcher.api.negotiation import choose
-from watcher.api.operations import AliveDocument, HealthDocument, ProviderState, ReadyDocument, SnapshotState
+from watcher.api.operations import MSGPACK, AliveDocument, HealthDocument, ProviderState, ReadyDocument, SnapshotState
 from watcher.api.parameters import (
     check_range,
     hosts_of,
@@ -342,6 +342,15 @@ class Api:
         found = self._service.findings_document()
         return await self._encoded(request, partial(msgspec.json.encode, found))
 
+    async def samples(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """What a replica that starts needs of one that is ready."""
+        query_values(request.rel_url.raw_query_string, known=())
+        current = self._check_ready()
+        body = await self._shared((current.published.tag, "samples"), self._service.samples)
+        if body is None:
+            raise nothing_known(self._service)
+        return sent(body, CIMultiDict({hdrs.CONTENT_TYPE: MSGPACK, hdrs.CACHE_CONTROL: "no-store"}))
+
     def _knows(self, host: str) -> bool:
         published = self._service.published
         return published is not None and (host in published.row or host in published.snapshot.lost)
@@ -357,14 +366,21 @@ class Api:
 
     async def readyz(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Ready: there is a window young enough to serve."""
-        service = self._service
-        state = _ready_state(service)
+        state = _ready_state(self._service)
         try:
-            self._current()
+            self._check_ready()
         except ApiError as error:
             raise ApiError(503, error.code, error.message, error.hint, extra=msgspec.to_builtins(state)) from None
         state.status = "ready"
         return json_response(state)
+
+    def _check_ready(self) -> _Answering:
+        """What is published, if it is young enough and has its windows; raises ApiError if not."""
+        current, _ = self._current()
+        missing = self._service.warming_up()
+        if missing:
+            raise ApiError(503, "warming_up", missing, "this passes by itself; /watcher answers with what there is")
+        return current
 
     async def provider_health(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Whether the provider answered at the last tick."""
@@ -411,6 +427,7 @@ class Api:
             Route("/api/v1/columns", "columns", self.columns, operations.COLUMNS),
             Route("/api/v1/history", "history", self.history, operations.HISTORY),
             Route("/api/v1/findings", "findings", self.findings, operations.FINDINGS),
+            Route("/api/v1/samples", "samples", self.samples, operations.SAMPLES),
             Route("/healthz", "healthz", self.healthz, operations.HEALTHZ, access=Access.OPEN),
             Route("/readyz", "readyz", self.readyz, operations.READYZ, access=Access.OPEN),
             Route("/metrics", "metrics", self.metrics, operations.METRICS),
@@ -428,11 +445,14 @@ class Api:
         return await asyncio.get_running_loop().run_in_executor(self._workers, make)
 
     async def _once(self, key: object, make: Callable[[], Made]) -> Made:
-        """What `make` returns, called in a thread; who asks for the same key meanwhile gets the same. A client that
-        goes away does not take the work from the others."""
+        """What `make` returns, called in a thread; who asks for the same key meanwhile gets the same."""
+        return await self._shared(key, partial(self._in_thread, make))
+
+    async def _shared(self, key: object, make: Callable[[], Coroutine[Any, Any, Made]]) -> Made:
+        """The same for a coroutine function. A client that goes away does not take the work from the others."""
         task = self._running.get(key)
         if task is None:
-            task = asyncio.create_task(self._in_thread(make), name="api: make a body")
+            task = asyncio.create_task(make(), name="api: make a body")
             self._running[key] = task
             task.add_done_callback(lambda done: self._forget(key, done))
         return cast(Made, await asyncio.shield(task))

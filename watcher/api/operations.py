@@ -74,6 +74,7 @@ class NotReadyDocument(ReadyDocument, kw_only=True):
     error: ErrorDetail
 
 
+MSGPACK = "application/msgpack"
 WINDOW = Parameter(
     "window", "the window, one of refresh.windows; 15m by default. Nodes without it fall back to shorter ones"
 )
@@ -155,11 +156,19 @@ HEALTHZ = Operation(
         503: failure("not_alive: no tick began for 1.5 intervals"),
     },
 )
+SAMPLES = Operation(
+    "The samples of the longest window, for a replica that starts",
+    {
+        200: Answer("in a form of our own (watcher/handover.py), which may change", media_type=MSGPACK),
+        404: _NONE,
+        503: failure("what /readyz says: only a service that is ready is a source for others"),
+    },
+)
 READYZ = Operation(
     "Ready",
     {
         200: Answer("there is a window young enough to serve", ReadyDocument),
-        503: Answer("no_metrics or stale, beside the same detail", NotReadyDocument),
+        503: Answer("no_metrics, stale or warming_up, beside the same detail", NotReadyDocument),
     },
 )
 METRICS = Operation(

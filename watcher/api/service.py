@@ -1,7 +1,8 @@
 """What the HTTP API needs of the service behind it, declared by the API because the API is who uses it.
 
 The refresher satisfies `Service`, tests satisfy it with a dataclass, and neither has to import the web server. Nothing
-here waits for the provider: what a request asks about was decided by the last tick. Only `history` may take its time.
+here waits for the provider: what a request asks about was decided by the last tick. Only `history` and `samples` may
+take their time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class StoredSeries(Protocol):
 
 
 class Service(Protocol):
-    """The state of the running service. Everything but `history` answers at once, from memory."""
+    """The state of the running service. Everything but `history` and `samples` answers at once, from
+    memory."""
 
     @property
     def published(self) -> Published | None:
@@ -69,6 +71,14 @@ class Service(Protocol):
 
     def alive(self) -> str:
         """Empty if the tick loop began or skipped a tick within 1.5 intervals, else what is wrong."""
+        ...
+
+    def warming_up(self) -> str:
+        """Empty once what is published rests on windows, else what they wait for."""
+        ...
+
+    async def samples(self) -> bytes | None:
+        """The samples of the longest window as another replica takes them in; None if there are none."""
         ...
 
     def ready_detail(self) -> dict[str, object]:

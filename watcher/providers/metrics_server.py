@@ -217,7 +217,7 @@ class MetricsServerProvider:
         batches = await asyncio.to_thread(_batches, readings, keys=keys, since=since, until=until)
         return Fetch(
             batches,
-            plans={METRIC_BY_KEY[key].name: _plan(key) for key in keys},
+            plans={METRIC_BY_KEY[key].name: plan_of(key) for key in keys},
             findings=(*self._findings, *self._state_findings()),
         )
 
@@ -307,7 +307,8 @@ def _batches(
     return tuple(batches)
 
 
-def _plan(key: str) -> QueryPlan:
+def plan_of(key: str) -> QueryPlan:
+    """What is asked for a metric, in the words of the findings."""
     expression = f"{NODE_METRICS.group_version} {NODE_METRICS.plural} usage.{RESOURCES[key]}"
     return QueryPlan(METRIC_BY_KEY[key].name, expression, "percent", "metadata.name", 0.0, REASON)
 

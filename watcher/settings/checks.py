@@ -56,6 +56,7 @@ def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
             _refresh,
             _windows,
             _store,
+            _peers,
             _metrics,
             _files,
         )
@@ -253,6 +254,13 @@ def _store(settings: Settings) -> Iterator[Conflict]:
         yield Conflict(("store.retention", "refresh.windows"), message, f'set it to at least "{longest.label}"')
 
 
+def _peers(settings: Settings) -> Iterator[Conflict]:
+    if settings.peers.urls is not None and settings.provider.name == "host":
+        message = f"is set, and the provider host ({settings.provider.reason}) knows this machine alone"
+        cure = "leave peers.urls out, or set provider.name to the source that all replicas ask"
+        yield Conflict(("peers.urls", "provider.name"), message, cure)
+
+
 def _metrics(settings: Settings) -> Iterator[Conflict]:
     computed = {window.label for window in settings.refresh.windows}
     for label in settings.metrics.windows:
@@ -265,7 +273,7 @@ def _metrics(settings: Settings) -> Iterator[Conflict]:
 def _files(settings: Settings) -> Iterator[Conflict]:
     """Files that do not exist, may not be read, or hold nothing; provider.kubeconfig only for the one that reads it,
     since KUBE_CONFIG may be there for other programs."""
-    for table in ("server", "provider"):
+    for table in ("server", "provider", "peers"):
         for each in settings_fields(type(getattr(settings, table))):
             key, path = f"{table}.{each.name}", getattr(getattr(settings, table), each.name)
             read = key != "provider.kubeconfig" or settings.provider.name == "metrics-server"

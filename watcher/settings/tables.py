@@ -9,8 +9,8 @@ Durations are float seconds, sizes int bytes. None means "not set", and the mean
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,18 @@ def _window_labels() -> Kind:
     )
 
 
+def _peer_address(read: Callable[[Any], str]) -> Callable[[Any], str]:
+    def checked(value: Any) -> str:
+        if "@" in (address := read(value)):
+            raise values.Unfit("given one with a user; replicas know each other by server.token_file")
+        return address
+
+    return checked
+
+
+_PEER = replace(
+    values.ADDRESS, read=_peer_address(values.ADDRESS.read), read_text=_peer_address(values.ADDRESS.read_text)
+)
 _METRIC_TYPES = tuple(kind.value for kind in model.MetricType)
 _METRIC_NAMES = tuple(dict.fromkeys((*_METRIC_TYPES, *model.METRIC_BY_KEY)))
 _TYPES = values.several(values.choice(_METRIC_NAMES), called="metric types, like CPU, or keys, like NetworkReceive")
@@ -464,6 +476,37 @@ class StoreSettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
+class PeersSettings(Table):
+    """Other replicas. A start takes over the samples of one that is ready, where the source itself does not remember
+    (metrics-server). Not used with other sources, and never waited for longer than `timeout`."""
+
+    urls: tuple[str, ...] | None = field(
+        default=None,
+        metadata=about(
+            values.several(_PEER, called='addresses, like ["http://load-watcher-headless:2020"]'),
+            "Where the replicas are. A name stands for all of its addresses, as that of a headless Service does, this "
+            "process among them.",
+            example='["http://load-watcher-headless:2020"]',
+        ),
+    )
+    timeout: float = field(
+        default=3.0,
+        metadata=about(
+            values.duration(lowest=0.1, highest=60),
+            "How long the first refresh waits for all of them together; at most 0.8 of refresh.interval.",
+        ),
+    )
+    ca_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "Authorities (PEM) that may have signed their certificates. Not set: those of the system.",
+            example='"/etc/load-watcher/tls/ca.crt"',
+        ),
+    )
+
+
+@dataclass(frozen=True, repr=False)
 class MetricsSettings(Table):
     """What /metrics shows of the nodes. Each type, operator and window multiplies the series that Prometheus stores."""
 
@@ -504,6 +547,7 @@ TABLES: Mapping[str, type[Table]] = {
     "refresh": RefreshSettings,
     "review": ReviewSettings,
     "store": StoreSettings,
+    "peers": PeersSettings,
     "metrics": MetricsSettings,
     "log": LogSettings,
 }
@@ -525,6 +569,7 @@ class Settings:
     refresh: RefreshSettings = field(default_factory=RefreshSettings)
     review: ReviewSettings = field(default_factory=ReviewSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
+    peers: PeersSettings = field(default_factory=PeersSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     log: LogSettings = field(default_factory=LogSettings)
     parts: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold secrets that only their part knows
