@@ -23,8 +23,6 @@ from watcher.store.codec import CodecError
 
 FORMAT = 1
 """Grows with every change of the form, codec's included: replicas of two versions then start without each other."""
-MAX_CELLS = 1 << 27
-"""Of all blocks together: 100,000 nodes with five metrics have half as many. They are 10 bytes each in memory."""
 
 
 class NotTaken(Exception):
@@ -56,6 +54,8 @@ class Bounds:
     resolution: int
     max_staleness: float
     max_ahead: float
+    max_cells: int = 1 << 27
+    """Of all blocks together: 100,000 nodes with five metrics have a quarter of it. Each takes 10 bytes of memory."""
 
     @property
     def slots(self) -> range:
@@ -163,8 +163,8 @@ def _blocks(packed: Iterable[_Block], lists: Sequence[tuple[str, ...]], bounds: 
             raise CodecError("a block is of the future")
         names = lists[block.nodes]
         cells += block.slots * len(names)
-        if cells > MAX_CELLS:
-            raise CodecError(f"they are more than {MAX_CELLS}")
+        if cells > bounds.max_cells:
+            raise CodecError(f"they are more than {bounds.max_cells}")
         values, offset_ms = codec.decode_samples(block.payload, slots=block.slots, nodes=len(names))
         # a block is a whole minute: the end of the newest may lie ahead of us, and is empty
         ahead = values[max(0, slots.stop - block.first_slot) :]

@@ -79,7 +79,9 @@ def test_a_hole_and_a_carried_value_stay_what_they_are() -> None:
         (replace(SAMPLES, timestamp=NOW + 1e6), {}, "s old"),
         (replace(SAMPLES, end=float("nan")), {}, "nan s old"),
         (replace(SAMPLES, blocks=(block(np.inf, slot=SLOT - 8),)), {}, "no samples"),
-        (replace(SAMPLES, blocks=(block(1.0, slot=SLOT + 4),)), {}, "of the future"),
+        (replace(SAMPLES, blocks=(block(1.0, slot=SLOT),)), {}, "samples of the future"),
+        (replace(SAMPLES, blocks=(block(np.nan, slot=SLOT + 4),)), {}, "a block is of the future"),
+        (SAMPLES, {"bounds": replace(BOUNDS, max_cells=19)}, "more than 19"),
         (replace(SAMPLES, blocks=(block(1.0, slot=SLOT - 4, metric="a rule of a later version"),)), {}, "there is not"),
     ],
 )

@@ -218,10 +218,6 @@ async def garbage(request: web.Request) -> web.StreamResponse:
     return web.Response(body=b"\x92\x01" + b"garbage " * 1000)
 
 
-async def elsewhere(request: web.Request) -> web.StreamResponse:
-    raise web.HTTPFound("http://127.0.0.1:1/secret")
-
-
 async def cut_off(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Length": "1000"})
     await response.prepare(request)
@@ -231,7 +227,7 @@ async def cut_off(request: web.Request) -> web.StreamResponse:
     return response
 
 
-@pytest.mark.parametrize("answer", [hang, trickle, garbage, elsewhere, cut_off])
+@pytest.mark.parametrize("answer", [hang, trickle, garbage, cut_off])
 def test_a_peer_that_is_out_of_order_costs_nothing_but_a_line(
     kube: FakeKube, tmp_path: Path, caplog: pytest.LogCaptureFixture, answer: Answer
 ) -> None:
@@ -288,6 +284,25 @@ def test_only_samples_that_could_be_ours_are_taken(
             async with serving(settings_for(tmp_path / "new", kube, peers=[peer], **flags), listener) as watcher:
                 await ticked(watcher)
                 assert expected == windows_of(watcher)
+
+    asyncio.run(story())
+
+
+def test_a_redirect_is_not_followed(kube: FakeKube, tmp_path: Path) -> None:
+    """It would carry the token to wherever it leads."""
+
+    async def story() -> None:
+        settings = settings_for(tmp_path / "new", kube)
+        async with answering(giving(lambda: samples(until=time.time()), settings)) as other:
+
+            async def elsewhere(request: web.Request) -> web.StreamResponse:
+                raise web.HTTPFound(f"{other}{request.path}")
+
+            async with answering(elsewhere) as peer:
+                listener, _ = listening()
+                async with serving(settings_for(tmp_path / "new", kube, peers=[peer]), listener) as watcher:
+                    await ticked(watcher)
+                    assert set() == windows_of(watcher)
 
     asyncio.run(story())
 
