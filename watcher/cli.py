@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger(__name__)
 BAD_SETTINGS = 2
+COULD_NOT = 2
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -42,6 +44,16 @@ def _assignments(_context: click.Context, _parameter: click.Parameter, given: tu
     if not all(key.strip() and equals for key, equals, _ in pairs):
         raise click.BadParameter("must have the form section.key=value")
     return {key.strip(): value for key, _, value in pairs}
+
+
+def _duration(_context: click.Context, _parameter: click.Parameter, given: str) -> float:
+    """Seconds."""
+    from watcher.settings.values import Unfit, read_duration
+
+    try:
+        return read_duration(given)
+    except Unfit:
+        raise click.BadParameter("must be a duration, like 30s, 15m or 1h") from None
 
 
 _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="TOML file; else load-watcher.toml, if any.")
@@ -197,6 +209,69 @@ def _log_for_doctor(*, verbose: bool) -> None:
     from watcher.settings import LogSettings
 
     setup_logging(LogSettings(level="debug" if verbose else "critical"))
+
+
+@main.command()
+@click.option("--with", "other", required=True, callback=_url, metavar="URL", help="The other, the Go one say.")
+@click.option(
+    "--url", default="http://127.0.0.1:2020", show_default=True, callback=_url, metavar="URL", help="This service."
+)
+@click.option("--token-file", type=click.Path(path_type=Path, exists=True), help="Bearer token of this service.")
+@click.option("--for", "duration", default="0s", callback=_duration, metavar="DURATION", help="Go on, for 1h say.")
+@click.option("--every", default="30s", show_default=True, callback=_duration, metavar="DURATION", help="With --for.")
+@click.option("--tolerance", default=5.0, show_default=True, help="Percentage points that are no difference.")
+@click.option(
+    "--target",
+    default=40.0,
+    show_default=True,
+    type=click.FloatRange(0, 100, min_open=True, max_open=True),
+    help="TargetLoadPacking's targetUtilization.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+def compare(**given: Any) -> None:
+    """Compare this service with another: values, missing nodes, and which node TargetLoadPacking would choose.
+
+    Exit code 0 where they agree, 1 where they differ in more than half of the comparisons, 2 where one could not be
+    asked.
+    """
+    import asyncio
+    from contextlib import suppress
+
+    from rich.console import Console
+
+    from scorers.target_load_packing import packing_scores
+    from watcher import compare as comparing
+
+    token = given["token_file"] and given["token_file"].read_text().strip()
+    sides = comparing.Side("this service", given["url"], token), comparing.Side("the other", given["other"])
+    comparison = comparing.Comparison(partial(packing_scores, target=given["target"]), given["tolerance"])
+    rounds: list[comparing.Round] = []
+
+    def tell(done: comparing.Round) -> None:
+        rounds[:] = [done]
+        if given["duration"]:
+            click.echo(comparing.as_line(done), err=True)
+
+    def warn(text: str) -> None:
+        click.echo(f"left out: {text}", err=True)
+
+    try:
+        with suppress(KeyboardInterrupt):  # what was seen so far is told all the same
+            asyncio.run(
+                comparing.run(
+                    *sides, comparison, duration=given["duration"], every=given["every"], tell=tell, warn=warn
+                )
+            )
+    except comparing.CompareError as error:
+        click.echo(f"load-watcher: {error}\n  {error.hint}", err=True)
+        raise SystemExit(COULD_NOT) from None
+    if not rounds:
+        raise SystemExit(COULD_NOT)
+    if given["output"] == "json":
+        click.echo(comparing.as_json(comparison, rounds[0]))
+    else:
+        Console(soft_wrap=True).print(*comparing.as_tables(comparison, rounds[0]), sep="\n")
+    raise SystemExit(1 if comparison.verdict() else 0)
 
 
 @main.group()

@@ -1,0 +1,12 @@
+"""`load-watcher compare`: two services side by side, to switch from the one to the other without a surprise.
+
+- `comparison`: pure; reading two answers and adding up how they differ
+- `asking`: asks both, once or for a while
+- `report`: what came out, as tables or JSON
+"""
+
+from watcher.compare.asking import CompareError, Round, Side, run
+from watcher.compare.comparison import Comparison
+from watcher.compare.report import as_json, as_line, as_tables
+
+__all__ = ["CompareError", "Comparison", "Round", "Side", "as_json", "as_line", "as_tables", "run"]
