@@ -141,7 +141,8 @@ def serve(**given: Any) -> None:
     from watcher.logs import setup_logging
 
     settings = _load_or_exit(given)
-    setup_logging(settings.log)
+    cluster = settings.cluster.name or ""
+    setup_logging(settings.log, cluster=cluster)
     for notice in settings.notices:
         LOGGER.warning("settings: %s", notice)
     LOGGER.info("samples come from the provider %s: %s", settings.provider.name, settings.provider.reason)
@@ -149,7 +150,7 @@ def serve(**given: Any) -> None:
 
     def reload() -> Settings:
         renewed = _load(given)
-        setup_logging(renewed.log)
+        setup_logging(renewed.log, cluster=cluster)
         return renewed
 
     raise SystemExit(server.run(settings, reload=reload))

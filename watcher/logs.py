@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 CHATTY = ("aiohttp.access", "alembic", "apscheduler", "urllib3")
 
 
-def setup_logging(settings: LogSettings) -> None:
-    """Log to standard error as these settings say. May be called again, when they have changed."""
+def setup_logging(settings: LogSettings, *, cluster: str = "") -> None:
+    """Log to standard error as these settings say. May be called again, when they have changed. `cluster` is the name
+    that stands in each object of JSON, "" for none."""
     handler = _Handler()
-    handler.setFormatter(JsonFormatter() if settings.format == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter(cluster) if settings.format == "json" else TextFormatter())
     root = logging.getLogger()
     for former in [each for each in root.handlers if isinstance(each, _Handler)]:
         root.removeHandler(former)
@@ -55,7 +56,12 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ts, level, logger, message, and exception where there is one."""
+    """One object a line: ts, level, logger, message, the cluster where it has a name, and exception where there is
+    one."""
+
+    def __init__(self, cluster: str = "") -> None:
+        super().__init__()
+        self._cluster = {"cluster": cluster} if cluster else {}
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line of JSON; other than ASCII is escaped, so no text can break it."""
@@ -64,6 +70,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **self._cluster,
         }
         if trace := _trace(self, record):
             event["exception"] = trace

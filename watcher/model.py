@@ -203,15 +203,29 @@ class Cells:
         return Cells(self.names, self.node[keep], self.slot[keep], self.time[keep], self.value[keep])
 
 
+_OF_CLUSTER = " of cluster "
+
+
+def origin_of(source: str, *, cluster: str) -> str:
+    """The source of a metric's samples, and the cluster where it has a name, as Provenance has them."""
+    return f"{source}{_OF_CLUSTER}{cluster}" if cluster else source
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Where a metric's samples come from. If any of it changes, old and new samples must not share a window."""
 
     source: str
+    """Name of the provider on the wire, and the cluster where it has a name (origin_of)."""
     expression: str
     unit: str
     smoothing_s: float
     """Over how many seconds the source itself already averages (recording rules with rate[5m]: 300; host: 0)."""
+
+    @property
+    def cluster(self) -> str:
+        """The cluster that the samples are of, "" where it has no name."""
+        return self.source.partition(_OF_CLUSTER)[2]
 
 
 # --- windows ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -43,6 +43,7 @@ from watcher.model import (
     TickRecord,
     Window,
     WindowRecord,
+    origin_of,
 )
 from watcher.outage import Guard
 from watcher.providers.base import Fetch, Provider, ProviderError, QueryPlan, provenance
@@ -91,6 +92,7 @@ class RefreshConfig:
     windows: tuple[Window, ...] = (Window("5m", 300), Window("10m", 600), Window("15m", 900))
     max_staleness: float = 300.0
     keep: tuple[str, ...] = ("CPU", "Memory")  # metric types whose windows are recorded each minute
+    cluster: str = ""  # the name of the cluster, "" for none
     limits: review.Limits = field(default_factory=review.Limits)
 
     @property
@@ -151,9 +153,14 @@ class Refresher:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def restore(self, restored: Restored) -> None:
-        """Publish what the store had, under its own source and times, before the provider is asked."""
+        """Publish what the store had, under its own source and times, before the provider is asked. What it had of
+        another cluster is of no use here, nor for anybody who asks."""
         now = self._clock.now()
-        self._restored = restored
+        ours = _of_cluster(restored, self.config.cluster)
+        if ours is None:
+            log.warning("the stored samples are of another cluster than %s: not loaded", self.config.cluster or "this")
+            return
+        self._restored = restored = ours
         published = await self._in_worker(self._publish_restored, restored, now)
         if published is None:
             return
@@ -448,7 +455,7 @@ class Refresher:
         """Samples of one metric share a window only if they come from the same source, expression, unit and smoothing.
         So stored samples are loaded when that is known to hold, and a metric whose source changed starts anew."""
         for name, plan in fetch.plans.items():
-            new = provenance(plan, self.provider.source)
+            new = provenance(plan, origin_of(self.provider.source, cluster=self.config.cluster))
             old = self._provenance.get(name)
             self._provenance[name] = new
             if old == new or (old is None and self._load_restored(name, new)):
@@ -586,6 +593,15 @@ class Refresher:
         loop = asyncio.get_running_loop()
         # shielded: a cancelled tick must not leave the history half written and free for the next one
         return await asyncio.shield(loop.run_in_executor(self._worker, partial(function, *args, **kwargs)))
+
+
+def _of_cluster(restored: Restored, cluster: str) -> Restored | None:
+    """What is of this cluster, None if there is something and nothing of it is."""
+    origins = {metric: one for metric, one in restored.provenance.items() if one.cluster == cluster}
+    if restored.provenance and not origins:
+        return None
+    blocks = tuple(block for block in restored.blocks if block.metric in origins)
+    return replace(restored, provenance=origins, blocks=blocks)
 
 
 def _told(reason: str, hint: str) -> str:

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 SHUTDOWN_S = 3.0  # for requests that still run
 TICK_STOP_S = 2.0  # for a tick that still runs; its fetch is cancelled
 TICK_JOB = "tick"
-NEED_RESTART = ("server", "store", "peers", "metrics")  # tables of the settings that are read once
+NEED_RESTART = ("cluster", "server", "store", "peers", "metrics")  # tables of the settings that are read once
 
 
 def run(settings: Settings, *, reload: Callable[[], Settings]) -> int:
@@ -127,7 +127,14 @@ def token_of(settings: Settings) -> str | None:
 def asked_of(settings: Settings) -> list[str]:
     """What tells one source from another, for replicas that share samples."""
     provider = settings.provider
-    return [provider.name, provider.address or "", str(provider.kubeconfig or ""), provider.cluster_name or ""]
+    return [
+        provider.name,
+        provider.address or "",
+        str(provider.kubeconfig or ""),
+        provider.cluster_name or "",
+        settings.cluster.name or "",
+        *map(str, provider.matchers),
+    ]
 
 
 def peers_of(settings: Settings) -> Peers | None:
@@ -156,6 +163,7 @@ def refresh_config(settings: Settings) -> RefreshConfig:
         windows=refresh.windows,
         max_staleness=refresh.max_staleness,
         keep=settings.store.keep,
+        cluster=settings.cluster.name or "",
         limits=limits,
     )
 
@@ -187,7 +195,7 @@ class Watcher:
             operators=tuple(Operator(name) for name in metrics.operators),
             windows=metrics.windows,
         )
-        self.telemetry = Telemetry(version=__version__, view=view)
+        self.telemetry = Telemetry(version=__version__, view=view, cluster=settings.cluster.name or "")
         self._store = Store(
             url=settings.store.url,
             retention=settings.store.retention,

@@ -86,9 +86,10 @@ class Vitals(Protocol):
 
 
 class Telemetry:
-    """Our own metrics, and the node windows beside them. `view` says which windows of the nodes are shown."""
+    """Our own metrics, and the node windows beside them. `view` says which windows of the nodes are shown, `cluster` is
+    the name of the cluster, "" if it has none."""
 
-    def __init__(self, *, version: str, view: View | None = None) -> None:
+    def __init__(self, *, version: str, view: View | None = None, cluster: str = "") -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.view = view or View()
         self._vitals: Vitals | None = None
@@ -99,6 +100,9 @@ class Telemetry:
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         Info("load_watcher_build", "The version that runs.", registry=self.registry).info({"version": version})
+        if cluster:
+            text = "The cluster that this service is for (cluster.name)."
+            Info("load_watcher_cluster", text, registry=self.registry).info({"cluster": cluster})
         self.registry.register(self._stages)
         self.registry.register(self._requests)
 

@@ -29,6 +29,7 @@ from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.model import METRIC_BY_KEY, SeriesBatch
 from watcher.providers.base import Fetch, ProviderError, ProviderRefused, ProviderUnreachable
 from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider, QueryConfig
+from watcher.providers.prometheus_matchers import Matcher
 from watcher.providers.prometheus_plans import CANDIDATES
 
 pytestmark = pytest.mark.real
@@ -318,6 +319,35 @@ def test_a_rule_that_keeps_only_the_instance_agrees_with_raw_series(promql: Prom
         "node (of node_uname_info, by instance)" == got.plans["instance:node_network_receive_bytes:rate:sum"].node_label
     )
     assert all(set(fleet.nodes) == set(batch.nodes) for batch in got.batches)
+
+
+# --- several clusters in one server ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["rules", "raw"])
+def test_matchers_keep_clusters_apart(promql: PromqlServer, kind: str):
+    """Nodes of equal names and addresses, and a cluster's name with all that could break out of a query."""
+    ours, theirs = r"""our "own" <label> \d{1} `'""", "theirs"
+    make = recording_rule_series if kind == "rules" else node_exporter_series
+    fleets = {ours: fleet_until_now(seed=1), theirs: fleet_until_now(4, seed=2)}
+    for cluster, fleet in fleets.items():
+        uname = [one for one in node_exporter_series(fleet, uname=True) if "uname" in one.labels["__name__"]]
+        for one in [*make(fleet), *uname]:
+            promql.write([Series({**one.labels, "cluster": cluster, "env": "x"}, one.times, one.values)])
+    until = time.time()
+    mine = fetch(promql, until=until, matchers=(Matcher("cluster", "=", ours), Matcher("env", "=~", "x|y")))
+    rest = fetch(promql, until=until, matchers=(Matcher("cluster", "!=", ours),))
+
+    for got, fleet in ((mine, fleets[ours]), (rest, fleets[theirs])):
+        assert 7 == len(got.batches)
+        assert () == got.failures == got.findings
+        assert {tuple(fleet.nodes)} == {tuple(sorted(set(batch.nodes))) for batch in got.batches}
+        for row, node in enumerate(fleet.nodes):
+            found = samples(by_key(got)["Memory"])[node]
+            assert found
+            for at, value in found.items():
+                assert value == pytest.approx(100 * fleet.memory[row][fleet.times <= at + 1e-3][-1], abs=1e-6)
+    assert set(mine.plans.values()).isdisjoint(rest.plans.values())
 
 
 # --- a dead exporter -------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def set_up():
     """setup_logging, undone after the test."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    yield lambda **settings: setup_logging(LogSettings(**settings))
+    yield lambda cluster="", **settings: setup_logging(LogSettings(**settings), cluster=cluster)
     root.handlers[:] = handlers
     root.setLevel(level)
     for name in CHATTY:
@@ -54,6 +54,17 @@ def test_json_lines_are_for_collectors(set_up, capsys):
     assert first["exception"].startswith("Traceback")
     assert "ValueError: broken\nin two" in first["exception"]
     assert set(second) == {"ts", "level", "logger", "message"}
+
+
+def test_json_lines_name_their_cluster(set_up, capsys):
+    """Where it has a name; people know which cluster they look at."""
+    set_up(format="json", cluster='a "b"')
+    LOGGER.warning("one")
+    set_up(cluster="a")
+    LOGGER.warning("two")
+    first, second = capsys.readouterr().err.splitlines()
+    assert 'a "b"' == json.loads(first)["cluster"]
+    assert second.endswith("warning watcher.test: two")
 
 
 def test_setting_up_again_replaces_the_first(set_up, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 from collections.abc import Callable, Coroutine
@@ -796,6 +797,57 @@ def test_samples_of_another_source_are_served_but_not_continued() -> None:
 
     play(before, source=old, clock=clock, records=records)
     play(after, source=new, clock=clock, records=records)
+
+
+@pytest.mark.parametrize(("before", "after"), [("east", "west"), ("", "west"), ("east", "")])
+def test_samples_of_another_cluster_are_not_even_published(before: str, after: str) -> None:
+    """The same expression of the same source under another name of the cluster: nodes of equal name are others."""
+    records, clock = Records(), FakeClock(T0)
+    old, new = MemorySource(), MemorySource()
+    for i in range(5):
+        old.put(f"node-{i}", every(15, T0 - 1200, T0), wave)
+    new.put("node-0", every(15, T0 - 1200, T0 + 120), lambda time: wave(time) / 10)
+
+    async def first(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        await refresher.tick()
+
+    async def second(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        clock.pass_time(60)
+        await refresher.restore(records.restored())
+        restored = refresher.published
+        assert restored is None
+        await refresher.tick()
+        assert refresher.published is not None
+        assert not refresher.published.snapshot.lost
+        assert set(served(refresher)) == {"node-0"}
+        assert numbers(served(refresher)["node-0"])[("AVG", "15m")] < 10.0
+        assert {after} == {origin.cluster for origin in records.saved[-1].provenance.values()}
+
+    play(first, source=old, clock=clock, records=records, config=RefreshConfig(cluster=before))
+    play(second, source=new, clock=clock, records=records, config=RefreshConfig(cluster=after))
+
+
+def test_what_a_database_has_of_two_clusters_is_told_apart() -> None:
+    """A metric that only the former had leaves its samples behind for a while: they hold nothing up."""
+    records, clock = Records(), FakeClock(T0)
+    source = MemorySource()
+    for metric in (CPU, MEMORY):
+        source.put("a", every(15, T0 - 1200, T0 + 120), wave, metric=metric)
+
+    async def first(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        await refresher.tick()
+
+    async def second(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        kept = records.restored()
+        foreign = dataclasses.replace(kept.provenance[MEMORY.name], source="Memory of cluster east")
+        provenance = {**kept.provenance, MEMORY.name: foreign}
+        await refresher.restore(dataclasses.replace(kept, provenance=provenance))
+        assert refresher.published is not None
+        assert [CPU.name] == [windows.metric.name for windows in refresher.published.snapshot.metrics]
+
+    config = RefreshConfig(cluster="west")
+    play(first, source=source, clock=clock, records=records, config=config)
+    play(second, source=source, clock=clock, records=records, config=config)
 
 
 def test_a_host_that_comes_back_under_another_name_is_another_node() -> None:

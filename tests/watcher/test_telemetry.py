@@ -160,6 +160,14 @@ def test_nodes_are_written_once_per_snapshot():
 # --- the service itself ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("cluster", ["", "prod-1"])
+def test_the_cluster_has_a_metric_of_its_own(cluster: str):
+    """To join by; no other series changes, so dashboards go on whether it is named or not."""
+    page = Telemetry(version="1.2.3", cluster=cluster).exposition()
+    assert bool(cluster) == (b'load_watcher_cluster_info{cluster="prod-1"} 1.0' in page)
+    assert page.count(b"cluster=") == bool(cluster)
+
+
 def test_the_state_of_the_service():
     """Every number of it, once."""
     snapshot = snapshot_of(small_fleet(), ages={"node-2": 130.0}, lost={"gone": 1.0}, quarantined={"frozen", "stuck"})

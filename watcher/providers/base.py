@@ -112,7 +112,8 @@ class Provider(Protocol):
         ...
 
 
-def provenance(plan: QueryPlan, source: str) -> Provenance:
-    """The part of a plan that decides whether old samples may stay beside new ones. The label that names the nodes is
+def provenance(plan: QueryPlan, origin: str) -> Provenance:
+    """The part of a plan that decides whether old samples may stay beside new ones; `origin` as model.origin_of makes
+    it. The label that names the nodes is
     part of the expression: under another label the same series belong to other names."""
-    return Provenance(source, f"{plan.expression} by {plan.node_label}", plan.unit, plan.smoothing_s)
+    return Provenance(origin, f"{plan.expression} by {plan.node_label}", plan.unit, plan.smoothing_s)

@@ -32,8 +32,8 @@ from watcher.providers.base import (
     QueryPlan,
 )
 from watcher.providers.prometheus_answers import Reading, read_labels, read_samples, scrape_interval
+from watcher.providers.prometheus_matchers import narrowed
 from watcher.providers.prometheus_plans import (
-    NAMES_QUERY,
     PROFILE_LABELS,
     Candidate,
     Instant,
@@ -44,12 +44,13 @@ from watcher.providers.prometheus_plans import (
     PrometheusConfig,
     QueryConfig,
     Range,
+    among,
     candidates,
     configured_label,
     direct_label,
     fallback_label,
     is_plain,
-    narrowed,
+    names_query,
     profile,
     read_names,
     settle,
@@ -133,7 +134,7 @@ class PrometheusProvider:
         self._watches = {
             metric.name: _Watch(
                 metric,
-                candidates(metric, config.queries.get(metric.key)),
+                candidates(metric, config.queries.get(metric.key), matchers=config.matchers),
                 (query.node_label if (query := config.queries.get(metric.key)) else None) or config.node_label,
             )
             for metric in config.wanted()
@@ -373,7 +374,7 @@ class PrometheusProvider:
         for label in ("instance", *PROFILE_LABELS):
             values = sorted({row[label] for row in rows if row.get(label)})[:SAMPLED_INSTANCES]
             if values:
-                selector = narrowed(candidate.raw, label=label, values=values)
+                selector = narrowed(candidate.raw, among(label, values))
                 question = Instant(f"{selector}[{SAMPLED_RANGE}]", fetching.until)
                 return await self._ask(question, metric=watch.metric, fetching=fetching, read=scrape_interval)
         return None
@@ -396,7 +397,7 @@ class PrometheusProvider:
         """instance -> node from node_uname_info, as read at most so many fetches ago."""
         async with self._names_lock:
             if self._names is None or fetching.number - self._names_read_at > at_most_old:
-                question = Instant(NAMES_QUERY, max(fetching.until, self._latest))
+                question = Instant(names_query(matchers=self._config.matchers), max(fetching.until, self._latest))
                 rows = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
                 self._names, self._names_read_at = read_names(rows), fetching.number
                 self._nameless = frozenset()
@@ -427,6 +428,7 @@ def from_settings(settings: Settings) -> PrometheusProvider:
                 key: QueryConfig(query.expression, query.unit, query.node_label, query.smoothing, query.guard)
                 for key, query in given.queries.items()
             },
+            matchers=given.matchers,
             resolution=refresh.resolution,
             max_seconds=max(window.seconds for window in refresh.windows),
         )

@@ -13,13 +13,13 @@ Pure: strings and numbers in, strings and numbers out.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric, MetricType
+from watcher.providers.prometheus_matchers import LABEL, STRING, Matcher, narrowed
 
 DEFAULT_METRICS: tuple[str, ...] = (
     "CPU",
@@ -38,9 +38,7 @@ DEFAULT_SCRAPE_INTERVAL_S = 60.0
 LONGEST_STEP_S = 120.0
 """Rarer samples than that count for no window (contract 5.1, "Coverage"), so a rarer step would be of no use."""
 
-_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_STRING = r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`)"""
-_MATCHER = rf"(?:{_STRING}|[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*{_STRING})"
+_MATCHER = rf"(?:{STRING}|[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*{STRING})"
 _MATCHERS = rf"\{{\s*(?:{_MATCHER}\s*(?:,\s*{_MATCHER}\s*)*,?\s*)?\}}"
 _SELECTOR = re.compile(rf"(?:[a-zA-Z_:][a-zA-Z0-9_:]*\s*(?:{_MATCHERS})?|{_MATCHERS})")
 
@@ -96,6 +94,8 @@ class PrometheusConfig:
     """Keys of the wanted metrics."""
     queries: Mapping[str, QueryConfig] = field(default_factory=dict)
     """Configured expressions by key; a metric that is configured is wanted."""
+    matchers: tuple[Matcher, ...] = ()
+    """Which series are ours: in every selector of what we ask by ourselves, in none of what was configured."""
     resolution: int = 15
     max_seconds: float = 900.0
     """The longest window: nothing older is ever asked for."""
@@ -106,7 +106,7 @@ class PrometheusConfig:
                 raise ValueError(f"provider.metrics: there is no metric {key!r}; known are {', '.join(METRIC_BY_KEY)}")
         for key, query in self.queries.items():
             _check_query(f"provider.queries.{key}", METRIC_BY_KEY[key], query)
-        if self.node_label is not None and not _LABEL.fullmatch(self.node_label):
+        if self.node_label is not None and not LABEL.fullmatch(self.node_label):
             raise ValueError(f"provider.node_label: {self.node_label!r} is not a label name")
 
     def wanted(self) -> tuple[Metric, ...]:
@@ -122,7 +122,7 @@ def _check_query(where: str, metric: Metric, query: QueryConfig) -> None:
         raise ValueError(f"{where}.unit: {query.unit!r} is none of {', '.join(SOURCE_UNITS)}")
     if SOURCE_UNITS[query.unit][0] is not metric.unit:
         raise ValueError(f"{where}.unit: {query.unit} cannot become {metric.unit}, the unit of {metric.key}")
-    if query.node_label is not None and not _LABEL.fullmatch(query.node_label):
+    if query.node_label is not None and not LABEL.fullmatch(query.node_label):
         raise ValueError(f"{where}.node_label: {query.node_label!r} is not a label name")
     if query.guard is not None and not is_plain(query.guard):
         raise ValueError(f"{where}.guard: {query.guard!r} is not a metric name or selector")
@@ -135,7 +135,10 @@ def _check_query(where: str, metric: Metric, query: QueryConfig) -> None:
 class Candidate:
     """One way to get a metric. `origin` says in words what it is. In `expression`, `<label>` stands for the label that
     tells the node. `raw` selects the series behind an expression (the guard), "" where there are none or none known.
-    `evidence` is counted to see whether the candidate exists and what labels it has."""
+    `evidence` is counted to see whether the candidate exists and what labels it has.
+
+    In those that are built in each selector stands in angle brackets, until `bound` puts the matchers into it.
+    """
 
     origin: str
     expression: str
@@ -147,13 +150,24 @@ class Candidate:
     def evidence(self) -> str:
         return self.raw if "<label>" in self.expression else self.expression
 
+    def bound(self, matchers: Sequence[Matcher]) -> Candidate:
+        """With these matchers in every one of its selectors."""
 
-def _rule(expression: str, unit: str, smoothing_s: float, origin: str = "recording rule") -> Candidate:
-    return Candidate(origin, expression, unit, smoothing_s)
+        def bind(found: re.Match[str]) -> str:
+            return found[0] if found[1] == "label" else narrowed(found[1], *matchers)
+
+        return replace(self, expression=_PLACE.sub(bind, self.expression), raw=_PLACE.sub(bind, self.raw))
+
+
+_PLACE = re.compile(r"<([^<>]+)>")
+
+
+def _rule(name: str, unit: str, smoothing_s: float, origin: str = "recording rule") -> Candidate:
+    return Candidate(origin, f"<{name}>", unit, smoothing_s)
 
 
 def _raw(expression: str, raw: str, unit: str, smoothing_s: float) -> Candidate:
-    return Candidate("raw series", expression.replace("<raw>", raw), unit, smoothing_s, raw)
+    return Candidate("raw series", expression.replace("<raw>", f"<{raw}>"), unit, smoothing_s, f"<{raw}>")
 
 
 def _traffic(rule: str, mixin: str, counter: str) -> tuple[Candidate, ...]:
@@ -183,30 +197,31 @@ def _joules(zone: str) -> tuple[Candidate, ...]:
 
 
 _MEMORY = (
-    "max by (<label>) (1 - (node_memory_MemAvailable_bytes or (node_memory_Buffers_bytes + node_memory_Cached_bytes"
-    " + node_memory_MemFree_bytes + node_memory_Slab_bytes)) / node_memory_MemTotal_bytes)"
+    "max by (<label>) (1 - (<node_memory_MemAvailable_bytes> or (<node_memory_Buffers_bytes>"
+    " + <node_memory_Cached_bytes> + <node_memory_MemFree_bytes> + <node_memory_Slab_bytes>))"
+    " / <node_memory_MemTotal_bytes>)"
 )
 
 # Names and formulas: trimaran.md 2.1 and testing.md 1.6 (kube-prometheus rules and node-exporter mixin). The raw CPU
 # expression is the mixin's: what is neither idle nor iowait nor steal, averaged over CPUs, and over 5 minutes as the
 # rules do, so that deviations compare.
-CANDIDATES: Mapping[str, tuple[Candidate, ...]] = {
+_TEMPLATES: Mapping[str, tuple[Candidate, ...]] = {
     "CPU": (
         _rule("instance:node_cpu:ratio", "ratio", 300.0),
         _rule("instance:node_cpu_utilisation:rate5m", "ratio", 300.0, "recording rule of the mixin"),
         Candidate(
             "raw series",
-            '1 - avg by (<label>) (sum without (mode) (rate(node_cpu_seconds_total{mode=~"idle|iowait|steal"}[5m])))',
+            '1 - avg by (<label>) (sum without (mode) (rate(<node_cpu_seconds_total{mode=~"idle|iowait|steal"}>[5m])))',
             "ratio",
             300.0,
             # Two CPUs are proof enough of an exporter's life. A guard over all of them costs the server a third of what
             # the expression does, with four CPUs a node.
-            'node_cpu_seconds_total{mode="idle",cpu=~"0|1"}',
+            '<node_cpu_seconds_total{mode="idle",cpu=~"0|1"}>',
         ),
     ),
     "Memory": (
         _rule("instance:node_memory_utilisation:ratio", "ratio", 0.0),
-        Candidate("raw series", _MEMORY, "ratio", 0.0, "node_memory_MemTotal_bytes"),
+        Candidate("raw series", _MEMORY, "ratio", 0.0, "<node_memory_MemTotal_bytes>"),
     ),
     "Storage": (
         _rule("instance_device:node_disk_io_time_seconds:rate5m", "ratio", 300.0),
@@ -238,10 +253,19 @@ CANDIDATES: Mapping[str, tuple[Candidate, ...]] = {
 }
 
 
-def candidates(metric: Metric, configured: QueryConfig | None) -> tuple[Candidate, ...]:
-    """The ways to get a metric, best first; none for a metric that Prometheus has under no usual name."""
+CANDIDATES: Mapping[str, tuple[Candidate, ...]] = {
+    key: tuple(template.bound(()) for template in templates) for key, templates in _TEMPLATES.items()
+}
+"""As they are where a Prometheus has one cluster only."""
+
+
+def candidates(
+    metric: Metric, configured: QueryConfig | None, *, matchers: Sequence[Matcher] = ()
+) -> tuple[Candidate, ...]:
+    """The ways to get a metric, best first; none for a metric that Prometheus has under no usual name. `matchers` are
+    put into what is built in; a configured expression is the operator's, and may look at other clusters on purpose."""
     if configured is None:
-        return CANDIDATES.get(metric.key, ())
+        return tuple(template.bound(matchers) for template in _TEMPLATES.get(metric.key, ()))
     expression = configured.expression.strip()
     guard = ""
     if not is_plain(expression):
@@ -288,7 +312,9 @@ def profile(evidence: str, *, labels: Iterable[str]) -> str:
     return f"count by ({', '.join(dict.fromkeys(labels))}) ({evidence})"
 
 
-NAMES_QUERY = profile("node_uname_info", labels=PROFILE_LABELS)
+def names_query(*, matchers: Sequence[Matcher] = ()) -> str:
+    """The query for the names of nodes behind addresses."""
+    return profile(narrowed("node_uname_info", *matchers), labels=PROFILE_LABELS)
 
 
 def _tells_apart(label: str, rows: Sequence[Labels]) -> bool:
@@ -424,9 +450,6 @@ def settle(
     return Plan(metric, candidate, label, expression, interval, "; ".join(reasons))
 
 
-def narrowed(selector: str, *, label: str, values: Sequence[str]) -> str:
-    """A selector with the further condition that `label` has one of these values."""
-    pattern = json.dumps("|".join(re.escape(value) for value in values), ensure_ascii=False)
-    name, brace, rest = selector.partition("{")
-    others = rest.removesuffix("}").strip().removesuffix(",") if brace else ""
-    return f"{name}{{{others + ', ' if others else ''}{label}=~{pattern}}}"
+def among(label: str, values: Iterable[str]) -> Matcher:
+    """That `label` has one of these values."""
+    return Matcher(label, "=~", "|".join(re.escape(value) for value in values))

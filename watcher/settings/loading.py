@@ -87,7 +87,12 @@ def load(
     if problems:
         raise SettingsError(problems)
     origins = {**settings.origins, **layers.part_origins()}
-    notices = (*legacy.notices, *_unused(settings), *_unchecked(settings.parts, part_validators or {}))
+    notices = (
+        *legacy.notices,
+        *_unused(settings),
+        *_unmatched(settings),
+        *_unchecked(settings.parts, part_validators or {}),
+    )
     return replace(settings, origins={**dict.fromkeys(_plain_keys(), "default"), **origins}, notices=notices)
 
 
@@ -303,6 +308,23 @@ def _unused(settings: Settings) -> list[str]:
     provider = settings.provider
     names, reason = UNUSED.get(provider.name, ((), ""))
     return [f"provider.{name} is set and not used: {reason}" for name in names if getattr(provider, name)]
+
+
+def _unmatched(settings: Settings) -> list[str]:
+    """Where provider.matchers do not reach, so that nodes of other clusters may come in."""
+    provider = settings.provider
+    if not provider.matchers:
+        return []
+    if provider.name in providers.PROVIDERS and provider.name != "prometheus":
+        return ["provider.matchers is set and not used: only the provider prometheus puts them into its queries"]
+    without = [
+        f"provider.queries.{name}.expression is sent as it is, and does not name {each.label}, as provider.matchers "
+        "do: it may bring nodes of other clusters"
+        for name, query in provider.queries.items()
+        for each in provider.matchers
+        if each.label not in query.expression
+    ]
+    return list(dict.fromkeys(without))
 
 
 def _part_problems(parts: Mapping[str, Any], validators: Mapping[str, Validator]) -> list[Problem]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from watcher import model
 from watcher.providers.influxdb_plans import DIALECTS
+from watcher.providers.prometheus_matchers import Matcher, parse_matchers
 from watcher.settings import values
 from watcher.settings.values import Kind, Secret
 
@@ -112,6 +113,61 @@ def _peer_address(read: Callable[[Any], str]) -> Callable[[Any], str]:
 _PEER = replace(
     values.ADDRESS, read=_peer_address(values.ADDRESS.read), read_text=_peer_address(values.ADDRESS.read_text)
 )
+
+
+def _read_matchers(value: Any) -> tuple[Matcher, ...]:
+    try:
+        if isinstance(value, dict):
+            return tuple(_equal(label, text) for label, text in value.items())
+        if isinstance(value, list):
+            return _distinct_matchers([_one_matcher(text) for text in value])
+    except ValueError as error:  # Unfit is one, too
+        raise values.Unfit(str(error)) from None
+    raise values.Unfit
+
+
+def _read_matchers_text(text: str) -> tuple[Matcher, ...]:
+    try:
+        return _distinct_matchers(list(parse_matchers(text)))
+    except ValueError as error:
+        raise values.Unfit(str(error)) from None
+
+
+def _equal(label: str, text: object) -> Matcher:
+    if not isinstance(text, str):
+        raise values.Unfit(f"the value of {label} must be text; given {values.describe(text)}")
+    return Matcher(label, "=", text)
+
+
+def _one_matcher(text: object) -> Matcher:
+    matchers = parse_matchers(text) if isinstance(text, str) else ()
+    if len(matchers) != 1:
+        raise values.Unfit(f"each of the list must be one matcher in a text; given {values.describe(text)}")
+    return matchers[0]
+
+
+def _distinct_matchers(matchers: list[Matcher]) -> tuple[Matcher, ...]:
+    if twice := next((each for each in matchers if matchers.count(each) > 1), None):
+        raise values.Unfit(f"{twice} stands twice")
+    return tuple(matchers)
+
+
+def _write_matchers(matchers: tuple[Matcher, ...]) -> str:
+    if len({each.label for each in matchers if each.operator == "="}) < len(matchers):
+        return "[" + ", ".join(values.write_text(str(each)) for each in matchers) + "]"
+    pairs = ", ".join(f"{each.label} = {values.write_text(each.value)}" for each in matchers)
+    return f"{{ {pairs} }}" if pairs else "{}"
+
+
+_MATCHERS = Kind(
+    'a table of labels with their values, like { cluster = "prod-1" }, or a list of matchers as in PromQL, like '
+    """['cluster="prod-1"', 'env=~"live|test"'] (environment: cluster="prod-1",env=~"live|test")""",
+    _read_matchers,
+    _read_matchers_text,
+    _write_matchers,
+    brief="table of labels, or list of PromQL matchers; environment: matchers separated by commas",
+)
+
 _METRIC_TYPES = tuple(kind.value for kind in model.MetricType)
 _METRIC_NAMES = tuple(dict.fromkeys((*_METRIC_TYPES, *model.METRIC_BY_KEY)))
 _TYPES = values.several(values.choice(_METRIC_NAMES), called="metric types, like CPU, or keys, like NetworkReceive")
@@ -125,6 +181,21 @@ LEVEL = values.choice(("debug", "info", "warning", "error", "critical"), aliases
 
 
 # --- the tables ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class ClusterSettings(Table):
+    """Which cluster this is, where several share a source, a database, or a place to which logs and metrics go."""
+
+    name: str | None = field(
+        default=None,
+        metadata=about(
+            values.NAME,
+            "Stands in JSON logs and on /metrics (load_watcher_cluster_info); stored samples of another cluster are "
+            "not loaded. It chooses no series: that is provider.matchers.",
+            example='"prod-1"',
+        ),
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -302,6 +373,15 @@ class ProviderSettings(Table):
             "Label with the name of the node. Not set: node, kubernetes_node, nodename, or instance without its port, "
             "in the order that matches; for InfluxDB, Datadog and SignalFx, host.",
             example='"node"',
+        ),
+    )
+    matchers: tuple[Matcher, ...] = field(
+        default=(),
+        metadata=about(
+            _MATCHERS,
+            "Labels that this cluster's series have where several clusters share a Prometheus, Thanos, Mimir or "
+            "VictoriaMetrics; in every query but the expressions of provider.queries, which are sent as they are.",
+            example='{ cluster = "prod-1" }',
         ),
     )
     dialect: str | None = field(
@@ -542,6 +622,7 @@ class LogSettings(Table):
 
 
 TABLES: Mapping[str, type[Table]] = {
+    "cluster": ClusterSettings,
     "server": ServerSettings,
     "provider": ProviderSettings,
     "refresh": RefreshSettings,
@@ -564,6 +645,7 @@ class Settings:
     line in the log.
     """
 
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     provider: ProviderSettings = field(default_factory=ProviderSettings)
     refresh: RefreshSettings = field(default_factory=RefreshSettings)

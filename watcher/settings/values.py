@@ -135,6 +135,16 @@ def _read_text(value: Any) -> str:
 TEXT = Kind("text", _read_text, _read_text, write_text)
 
 
+def _read_name(value: Any) -> str:
+    text = _read_text(value)
+    if not text.isprintable() or len(text) > 253:
+        raise Unfit
+    return text
+
+
+NAME = Kind("a name of at most 253 printable characters", _read_name, _read_name, write_text)
+
+
 def _read_path(value: Any) -> Path:
     return Path(_read_text(value))
 

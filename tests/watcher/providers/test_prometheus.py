@@ -582,6 +582,40 @@ def test_what_is_sent_along():
         assert "identity" == headers["accept-encoding"]
 
 
+def test_the_tenant_goes_with_every_question_and_nowhere_else(caplog: pytest.LogCaptureFixture):
+    """Finding out, names, intervals, samples by range and by selector, and the past; Mimir refuses whoever lacks it."""
+    caplog.set_level(logging.DEBUG)
+
+    def answer(asked: Asked) -> bytes:
+        tenant = asked.headers.get("x-scope-orgid")
+        if tenant != SECRET:
+            return told(f"no org id in {tenant}", status=401)
+        if asked.query.endswith("[10m]"):
+            return matrix(({"instance": "1:1"}, [(NOW - 30, "1"), (NOW - 15, "2"), (NOW, "3")]))
+        if asked.query.startswith("count by") and "node_cpu_seconds" in asked.query:
+            return vector({"instance": "1:1"})
+        if asked.query.startswith("count by") and "uname" in asked.query:
+            return vector({"instance": "1:1", "nodename": "a"})
+        if asked.query.startswith("count by") and "instance:" in asked.query:
+            return vector()
+        return matrix(({"instance": "1:1"}, [(NOW - 15, "0.5")]))
+
+    async def work(provider: PrometheusProvider) -> None:
+        await provider.fetch(NOW - 60, NOW)
+        await provider.fetch(NOW - 180, NOW - 60)
+
+    with FakePrometheus(answer) as server:
+        run(server, work, headers={"X-Scope-OrgID": SECRET})
+        error = failure(server, headers={"X-Scope-OrgID": SECRET + "-not"})
+
+    assert {"/api/v1/query", "/api/v1/query_range"} == {asked.path for asked in server.asked}
+    assert {"uname", "[10m]", "rate("} == {
+        part for part in ("uname", "[10m]", "rate(") if any(part in q for q in server.queries)
+    }
+    assert SECRET not in caplog.text + str(error) + error.hint
+    assert all(SECRET not in asked.path + str(asked.parameters) for asked in server.asked)
+
+
 def basic(username: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 

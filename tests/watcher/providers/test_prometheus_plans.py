@@ -17,12 +17,12 @@ from watcher.providers.prometheus_plans import (
     PrometheusConfig,
     QueryConfig,
     Range,
+    among,
     candidates,
     configured_label,
     direct_label,
     fallback_label,
     is_plain,
-    narrowed,
     profile,
     read_names,
     settle,
@@ -352,16 +352,6 @@ def test_the_profile_asks_for_each_label_once():
     assert "count by (node, instance) (up)" == profile("up", labels=("node", "instance", "node"))
 
 
-@pytest.mark.parametrize(
-    ("selector", "expected"),
-    [
-        ("x", 'x{instance=~"a|b\\\\.c"}'),
-        ("x{}", 'x{instance=~"a|b\\\\.c"}'),
-        ('x{mode="idle"}', 'x{mode="idle", instance=~"a|b\\\\.c"}'),
-        ('x{mode="{",}', 'x{mode="{", instance=~"a|b\\\\.c"}'),
-    ],
-)
-def test_a_selector_can_be_narrowed(selector: str, expected: str):
-    """To a few of its series, whose values are literal."""
-    assert expected == narrowed(selector, label="instance", values=["a", "b.c"])
-    assert is_plain(expected)
+def test_a_few_values_are_literal():
+    """An address has dots in it."""
+    assert r'instance=~"a|b\\.c"' == str(among("instance", ["a", "b.c"]))
