@@ -42,6 +42,7 @@ PODS = "v1/pods"
 NAMESPACES = "v1/namespaces"
 BUDGETS = "policy/v1/poddisruptionbudgets"
 NODE_METRICS = "metrics.k8s.io/v1beta1/nodes"
+ACCESS_REVIEWS = "authorization.k8s.io/v1/selfsubjectaccessreviews"
 REMEMBERED = 10_000
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
@@ -65,6 +66,7 @@ KINDS = {
     BUDGETS: Kind("PodDisruptionBudget", namespaced=True, parts=("status",)),
     "apps/v1/daemonsets": Kind("DaemonSet", namespaced=True),
     NODE_METRICS: Kind("NodeMetrics"),
+    ACCESS_REVIEWS: Kind("SelfSubjectAccessReview"),
 }
 
 
@@ -401,6 +403,8 @@ class FakeKube:
             return self._evict(asked)
         if part == "binding":
             return self._bind(asked)
+        if resource == ACCESS_REVIEWS:
+            return self._review(asked)
         if asked.verb == "create":
             name = asked.body["metadata"]["name"]
             key = f"{asked.namespace}/{name}" if asked.namespace else name
@@ -415,6 +419,14 @@ class FakeKube:
             return self._shown(resource, item)
         new = asked.body if asked.verb == "update" else self._patched(asked, item, resource=resource)
         return self._shown(resource, self._change(asked.key, item, new, resource=resource, part=part))
+
+    def _review(self, asked: Asked) -> web.Response:
+        """Whether what is asked after is not forbidden."""
+        about = asked.body["spec"]["resourceAttributes"]
+        names = (about.get(each, "") for each in ("group", "version", "resource", "subresource"))
+        allowed = (about["verb"], "/".join(filter(None, names))) not in self.forbidden
+        item = {**asked.body, "metadata": {"creationTimestamp": None}, "status": {"allowed": allowed}}
+        return self._shown(ACCESS_REVIEWS, item, status=201)
 
     def _patched(self, asked: Asked, item: Item, *, resource: str) -> Item:
         taken = [JSON_PATCH, MERGE_PATCH, *([] if self._kinds[resource].custom else [STRATEGIC_PATCH])]

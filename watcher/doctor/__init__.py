@@ -35,6 +35,7 @@ CHECKS = (
     Check("samples", source.samples, needs=("source",)),
     Check("addresses", cluster.addresses, needs=("source",)),
     Check("kubernetes", cluster.kubernetes, needs=("settings",)),
+    Check("permissions", cluster.permissions, needs=("kubernetes",)),
     Check("nodes", cluster.nodes, needs=("source", "kubernetes")),
     Check("scheduler", scheduler.scheduler, after=("settings",)),
 )

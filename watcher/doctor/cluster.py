@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from watcher.doctor.examination import Examination
 from watcher.doctor.results import Result, count, fail, ok, skipped, some, some_of, warn
 from watcher.doctor.source import Visit, addresses_among
-from watcher.kube import NODES, KubeClient, KubeError, find_access, key_of
+from watcher.kube import NODE_METRICS, NODES, KubeClient, KubeError, Resource, find_access, key_of, missing_rule
 from watcher.settings import Settings
 
 LABEL_CURE = (
@@ -20,9 +21,25 @@ LABEL_CURE = (
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the Kubernetes API tells of itself: the names of its nodes."""
+    """The cluster: how to ask it, and the names of its nodes, None where we may not list them."""
 
-    nodes: tuple[str, ...]
+    client: Callable[[], KubeClient]
+    nodes: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Something that we do to a resource. `vital`: without it nothing works, else it works less well."""
+
+    verb: str
+    resource: Resource[Any]
+    purpose: str
+    vital: bool = True
+
+    @property
+    def shown(self) -> str:
+        """As kubectl auth can-i takes it."""
+        return f"{self.verb} {self.resource.full_name}"
 
 
 def kubeconfig_of(found: Settings) -> Path | None:
@@ -35,24 +52,64 @@ def at_hand(found: Settings, environ: Mapping[str, str]) -> bool:
     return kubeconfig_of(found) is not None or "KUBERNETES_SERVICE_HOST" in environ
 
 
+def rights(found: Settings) -> Sequence[Right]:
+    """What these settings have us do with the Kubernetes API (docs/kubernetes.md)."""
+    if found.provider.name != "metrics-server":
+        return ()
+    return (
+        Right("list", NODE_METRICS, "the load of the nodes"),
+        Right("list", NODES, "the capacity of the nodes"),
+        Right("watch", NODES, "changes of the nodes; without it they are listed once a minute", vital=False),
+    )
+
+
 async def kubernetes(examination: Examination) -> Sequence[Result]:
     """Whether the Kubernetes API answers, and knows us."""
     found = examination.the(Settings)
     if not at_hand(found, examination.environ):
         why = "no Kubernetes API is at hand: no kubeconfig is named, and this is no pod"
         return [skipped(why, "to compare names of nodes with the cluster's, set provider.kubeconfig (KUBE_CONFIG)")]
-    client = KubeClient(
-        lambda: find_access(kubeconfig=kubeconfig_of(found), environ=examination.environ),
-        timeout=found.provider.timeout,
-    )
+
+    def connect() -> KubeClient:
+        return KubeClient(
+            lambda: find_access(kubeconfig=kubeconfig_of(found), environ=examination.environ),
+            timeout=found.provider.timeout,
+        )
+
+    client = connect()
     try:
-        listing = await client.list(NODES)
+        may_list = await client.may("list", NODES)
+        names = tuple(sorted(map(key_of, (await client.list(NODES)).items))) if may_list else None
     except KubeError as error:
         return [fail(str(error), error.hint or "does kubectl get nodes work with the same credentials?")]
     finally:
         await client.close()
-    examination.leave(Cluster(tuple(sorted(key_of(node) for node in listing.items))))
-    return [ok(f"the Kubernetes API answers: {count(len(listing.items), 'node')}")]
+    examination.leave(Cluster(connect, names))
+    size = "and will not list its nodes" if names is None else f"and has {count(len(names), 'node')}"
+    return [ok(f"the Kubernetes API answers, knows us {size}")]
+
+
+async def permissions(examination: Examination) -> Sequence[Result]:
+    """Whether we may do all that these settings have us do: a SelfSubjectAccessReview for each verb and resource."""
+    needed = rights(examination.the(Settings))
+    if not needed:
+        return [skipped("these settings have us do nothing that takes a right")]
+    client = examination.the(Cluster).client()
+    try:
+        granted = [await client.may(right.verb, right.resource) for right in needed]
+    except KubeError as error:
+        return [warn(f"the rights of this account cannot be told: {error}", error.hint or "try kubectl auth can-i")]
+    finally:
+        await client.close()
+    results = [
+        (fail if right.vital else warn)(
+            f"this account may not {right.shown}, which is for {right.purpose}",
+            missing_rule(right.verb, right.resource.plural, group=right.resource.group),
+        )
+        for right, may in zip(needed, granted, strict=True)
+        if not may
+    ]
+    return results or [ok(f"this account may {', '.join(right.shown for right in needed)}")]
 
 
 async def addresses(examination: Examination) -> Sequence[Result]:
@@ -70,6 +127,8 @@ async def addresses(examination: Examination) -> Sequence[Result]:
 async def nodes(examination: Examination) -> Sequence[Result]:
     """Whether every node of the cluster has samples under its own name, and every sample a node."""
     cluster, visit = examination.the(Cluster), examination.the(Visit)
+    if cluster.nodes is None:
+        return [skipped("we may not list the nodes of the cluster", "kubectl auth can-i list nodes")]
     ours, theirs = set(visit.nodes), set(cluster.nodes)
     if not ours:
         return [skipped("there are no samples, so there are no names")]

@@ -160,10 +160,18 @@ async def _states(session: aiohttp.ClientSession, url: str, *, token: str | None
         elif status == 401:
             results.append(_unauthorised())
         else:
-            error = _error_of(body)
-            told = f"{path} answers {status}: {error.error.message if error else _start_of(body)}"
-            results.append(fail(told, (error.error.hint if error and path == "/readyz" else "") or cure))
+            results.append(_not_well(path, status, body, cure=cure))
     return results
+
+
+def _not_well(path: str, status: int, body: bytes, *, cure: str) -> Result:
+    error = _error_of(body)
+    if error is None:
+        return fail(f"{path} answers {status}: {_start_of(body)}", cure)
+    told = f"{path} answers {status}: {error.error.message}"
+    if error.error.code == "warming_up":
+        return warn(told, error.error.hint or cure)
+    return fail(told, cure)
 
 
 async def _findings(session: aiohttp.ClientSession, url: str, *, token: str | None) -> Sequence[Result]:

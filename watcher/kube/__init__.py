@@ -21,6 +21,7 @@ from watcher.kube.errors import (
     KubeRefused,
     KubeUnauthorized,
     KubeUnreachable,
+    missing_rule,
 )
 from watcher.kube.informer import Informer
 from watcher.kube.objects import (
@@ -83,5 +84,6 @@ __all__ = [
     "Taint",
     "find_access",
     "key_of",
+    "missing_rule",
     "nano",
 ]

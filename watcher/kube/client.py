@@ -36,6 +36,7 @@ from watcher.kube.errors import (
     read_status,
     shown,
 )
+from watcher.kube.objects import ACCESS_REVIEWS
 from watcher.kube.shapes import ItemT, ObjectList, Resource, list_decoder
 
 log = logging.getLogger(__name__)
@@ -186,6 +187,25 @@ class KubeClient:
                 if not line.endswith(b"\n"):
                     raise KubeUnreachable(f"the watch of {resource.full_name} broke off within a line")
                 yield read_event(line, decoder, resource=resource)
+
+    async def may(self, verb: str, resource: Resource[Any], *, subresource: str = "") -> bool:
+        """Whether this account may `verb` all objects of a resource. Asking that (a SelfSubjectAccessReview) takes no
+        right of its own. Raises KubeError."""
+        attributes = {
+            "verb": verb,
+            "group": resource.group,
+            "version": resource.version,
+            "resource": resource.plural,
+            "subresource": subresource,
+        }
+        question = {
+            "apiVersion": ACCESS_REVIEWS.group_version,
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        call = _Call(ACCESS_REVIEWS, "create", ACCESS_REVIEWS.path, "POST", body=question)
+        async with self._translated(ACCESS_REVIEWS):
+            return read_item(await self._ask(call), resource=ACCESS_REVIEWS).status.allowed
 
     # --- writing ------------------------------------------------------------------------------------------------------
 

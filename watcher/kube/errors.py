@@ -166,7 +166,7 @@ def _kind_and_hint(
         hint = "Its credentials are not known here: is the token or the client certificate expired, or of another one?"
         return KubeUnauthorized, hint
     if code == 403:
-        return KubeForbidden, _missing_rule(verb, what, group=resource.group)
+        return KubeForbidden, missing_rule(verb, what, group=resource.group)
     if code == 404 and not details.name:
         kubernetes = status.kind == "Status" or status.message == PAGE_NOT_FOUND  # and not something before it
         return KubeNoApi if kubernetes else KubeNotFound, f"Does this cluster have {resource.group_version}?"
@@ -183,8 +183,9 @@ def _seconds(text: str | int | None) -> float | None:
     return min(seconds, LONGEST_WAIT_S) if seconds > 0 else None
 
 
-def _missing_rule(verb: str, what: str, *, group: str) -> str:
-    """The rule that a ClusterRole of this account lacks."""
+def missing_rule(verb: str, what: str, *, group: str) -> str:
+    """What to do about a right that this account lacks: the rule for its ClusterRole. `what` is a resource, with its
+    subresource if it is one."""
     rule = f'{{apiGroups: ["{group}"], resources: ["{what}"], verbs: ["{verb}"]}}'
     full = f"{what}.{group}" if group else what
     return f"The account lacks the verb {verb} on {full}: bind it a ClusterRole with the rule {rule}."

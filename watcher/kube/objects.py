@@ -234,6 +234,22 @@ class CustomObject(msgspec.Struct, frozen=True):
     status: dict[str, Any] = {}
 
 
+class AccessReviewStatus(msgspec.Struct, frozen=True):
+    """The answer to a question for a right."""
+
+    allowed: bool = False
+
+
+class AccessReview(msgspec.Struct, frozen=True):
+    """A question for a right of our own, with its answer."""
+
+    metadata: Metadata = Metadata()
+    status: AccessReviewStatus = AccessReviewStatus()
+
+
 NODES: Resource[Node] = Resource("", "v1", "nodes", Node)
 NODE_METRICS: Resource[NodeMetrics] = Resource("metrics.k8s.io", "v1beta1", "nodes", NodeMetrics)
 PODS: Resource[Pod] = Resource("", "v1", "pods", Pod)
+ACCESS_REVIEWS: Resource[AccessReview] = Resource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", AccessReview
+)

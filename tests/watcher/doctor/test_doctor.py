@@ -117,7 +117,7 @@ def test_text_is_a_line_for_each_result_whatever_its_length():
     assert any(line.startswith("ok      series       CPU: psutil.cpu_times") and len(line) > 100 for line in lines)
     assert "skipped scheduler    no scheduler configuration is named" in lines
     assert "                     cure: give one with --scheduler-config FILE to have it read" in lines
-    assert " warnings, 0 failed, 4 skipped" in lines[-1]
+    assert " warnings, 0 failed, 5 skipped" in lines[-1]
 
 
 def test_a_terminal_gets_colours_and_its_width(tmp_path: Path):
@@ -243,14 +243,14 @@ def test_beside_the_running_service_all_is_well(run_service: RunService):
     told = doctor(*arguments)
     assert 0 == told.exit_code, str(told)
     told.one("port", "ok", f"a load-watcher listens on 127.0.0.1:{service.port} already", f"process {service.pid}")
-    told.one("service", "ok", "it is ready")
+    told.one("service", "warn", "no node has its 5m window yet")
     told.one("service", "ok", "its source answered")
     told.one("database", "ok", f"in use by process {service.pid}", "as it should be")
     elsewhere = doctor("--store-url", url)
     elsewhere.one("database", "fail", f"is in use by process {service.pid}", "a store.url of its own")
     elsewhere.one("service", "skipped")
     asked = doctor("--url", f"{service.url}/")
-    asked.one("service", "ok", "it is ready")
+    asked.one("service", "warn", "/readyz answers 503", "passes by itself")
 
 
 @pytest.mark.slow
@@ -475,6 +475,7 @@ def test_metrics_server_is_well():
     assert 0 == said.exit_code, str(said)
     said.one("source", "ok", "KubernetesMetricsServer")
     said.one("kubernetes", "ok", "2 nodes")
+    said.one("permissions", "ok", "list nodes.metrics.k8s.io, list nodes, watch nodes")
     said.one("nodes", "ok", "all 2 nodes")
 
 
@@ -486,8 +487,30 @@ def test_metrics_server_may_not_be_read():
         stranger = kube(server, token="s3cret")
     line = said.one("source", "fail", "it will not list nodes.metrics.k8s.io (403")
     assert 'apiGroups: ["metrics.k8s.io"]' in line.cure
+    missing = said.one("permissions", "fail", "may not list nodes.metrics.k8s.io")
+    assert 'resources: ["nodes"], verbs: ["list"]' in missing.cure
     assert "expired" in stranger.one("source", "fail", "401").cure
     assert "s3cret" not in stranger.output
+
+
+def test_rights_that_are_missing_are_named_one_by_one():
+    """Also where the very list of the nodes is refused; without `watch` it works all the same."""
+    with FakeKube(forbidden={("list", NODES), ("watch", NODES)}) as server:
+        server.node("node-1")
+        said = kube(server)
+    said.one("kubernetes", "ok", "will not list its nodes")
+    said.one("permissions", "fail", "may not list nodes, which is for the capacity")
+    said.one("permissions", "warn", "may not watch nodes", "once a minute")
+    said.one("source", "fail", "403")
+
+
+def test_an_account_that_is_not_known_has_no_rights():
+    """401 is said of the API, and the rights are not asked for."""
+    with FakeKube() as server:
+        said = kube(server, token="s3cret")
+    assert {"source", "kubernetes"} == said.failed()
+    said.one("permissions", "skipped")
+    assert "s3cret" not in said.output
 
 
 def test_metrics_server_is_not_installed_or_not_ready():

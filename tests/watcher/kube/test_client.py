@@ -1,5 +1,7 @@
 """What is asked of the API besides watching: selections, single objects, changes, and what the answers mean."""
 
+import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
@@ -14,12 +16,15 @@ from tests.watcher.kube.asking import asked
 from watcher.kube import (
     NODES,
     PODS,
+    Access,
     CustomObject,
+    KubeClient,
     KubeConflict,
     KubeForbidden,
     KubeNoApi,
     KubeNotFound,
     KubeRefused,
+    KubeUnauthorized,
     KubeUnreachable,
     Metadata,
     PatchKind,
@@ -208,3 +213,30 @@ def test_a_long_refusal_in_pieces_is_read_to_its_end():
         server.put(FAKE_PODS, "web", spec={})
         with pytest.raises(KubeConflict, match=r"409 Conflict\): xxx"):
             asked(server, lambda client: client.get(PODS, "default/web"))
+
+
+@pytest.mark.parametrize(("verb", "allowed"), [("list", False), ("watch", True)])
+def test_rights_are_asked_for_before_they_are_used(verb: str, allowed: bool):
+    """By verb, group and resource; whoever is known may ask, whatever else is forbidden."""
+    with FakeKube(forbidden={("list", FAKE_NODES), ("create", f"{FAKE_PODS}/eviction")}) as server:
+        assert allowed is asked(server, lambda client: client.may(verb, NODES))
+        assert not asked(server, lambda client: client.may("create", PODS, subresource="eviction"))
+    (question, _) = (each for each in server.asked if each.verb == "create")
+    expected = {"verb": verb, "group": "", "version": "v1", "resource": "nodes", "subresource": ""}
+    assert expected == question.body["spec"]["resourceAttributes"]
+
+
+def test_who_is_not_known_has_no_rights():
+    """401 is an error, and not a no."""
+    with FakeKube(token="another") as server:
+        server.token = "changed"
+        client = KubeClient(lambda: Access(server.url, "a test", token="a-token"))
+        with pytest.raises(KubeUnauthorized):
+            asyncio.run(closing(client, client.may("list", NODES)))
+
+
+async def closing(client: KubeClient, question: Awaitable[bool]) -> bool:
+    try:
+        return await question
+    finally:
+        await client.close()
