@@ -19,7 +19,7 @@ import psutil
 from watcher.api.operations import AliveDocument
 from watcher.doctor.examination import Examination, aside
 from watcher.doctor.results import Result, count, fail, ok, skipped, some, warn
-from watcher.model import ErrorDocument, FindingEntry, FindingKind, FindingsDocument
+from watcher.model import ErrorDocument, FindingEntry, FindingsDocument
 from watcher.server import token_of
 from watcher.settings import Settings
 
@@ -188,8 +188,7 @@ async def _findings(session: aiohttp.ClientSession, url: str, *, token: str | No
 
 
 def of_kinds(findings: Sequence[FindingEntry]) -> Iterator[Result]:
-    """One line for each kind of finding, told by its newest: a failure where much of the fleet is affected, since all
-    answers are then refused before long, else a warning."""
+    """One warning for each kind of finding, told by its newest."""
     by_kind: dict[str, list[FindingEntry]] = {}
     for each in findings:
         by_kind.setdefault(each.kind, []).append(each)
@@ -198,8 +197,7 @@ def of_kinds(findings: Sequence[FindingEntry]) -> Iterator[Result]:
         of = " ".join(part for part in (newest.node, newest.metric) if part)
         others = f" (and {count(len(entries) - 1, 'other')} of this kind)" if len(entries) > 1 else ""
         told = f"{kind}: {f'{of}: ' if of else ''}{newest.reason}{others}"
-        cure = f"docs/review.md says what {kind} means; /api/v1/findings has all of them"
-        yield fail(told, cure) if kind == FindingKind.PARTIAL_OUTAGE else warn(told, cure)
+        yield warn(told, f"docs/review.md says what {kind} means; /api/v1/findings has all of them")
 
 
 def _unauthorised() -> Result:

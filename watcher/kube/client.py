@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -256,7 +256,7 @@ class KubeClient:
                     server_hostname=access.tls_server_name if access.tls else None,
                 )
                 if response.status not in DONE:
-                    raise await _read_failure(response, call)
+                    raise await _read_failure(response, call, private=access.headers().values())
             yield response
         finally:
             if response is not None:
@@ -301,11 +301,14 @@ class KubeClient:
             raise (told.told_by(self._server) if self._server else told) from error
 
 
-async def _read_failure(response: aiohttp.ClientResponse, call: _Call) -> KubeError:
-    """What an answer of failure means, of which the beginning is enough."""
+async def _read_failure(response: aiohttp.ClientResponse, call: _Call, *, private: Iterable[str]) -> KubeError:
+    """What an answer of failure means, of which the beginning is enough. Some pages before an API show the request, so
+    what is `private` in it is taken out."""
     body = b""
     while len(body) < CHUNK and (chunk := await response.content.read(CHUNK)):
         body += chunk
+    for header in private:
+        body = body.replace(header.removeprefix("Bearer ").encode(), b"***")
     return error_of(
         response.status,
         read_status(body),

@@ -8,6 +8,7 @@ answer is read, is each provider's own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from watcher.model import F64, METRIC_BY_NAME, Bool, Finding, FindingKind, Metric, Remedy, SeriesBatch
+from watcher.model import F64, METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
 from watcher.providers.base import (
     Fetch,
     ProviderError,
@@ -42,9 +43,13 @@ FETCH_SHARE = 0.75
 """Of an interval; a little less than the 0.8 of a tick, so that late metrics fail by themselves, not with the tick."""
 SILENT_FETCHES = 3
 """After so many in a row without a point a metric that had some is reported."""
+PASSING_STATUSES = frozenset({429, 502, 503, 504})
+PAUSED_AT_MOST_S = 900.0
+"""A source may ask not to be asked for hours; the longest window would then be empty anyway."""
 AHEAD_S = 30.0
 """As the review has it: what is further ahead of the present is a wrong clock's."""
 BEHIND_S = 3600.0
+"""Longer ago than any clock is usually wrong by, and than any window is long that is asked for again."""
 SHOWN_CHARACTERS = 256
 CLOCK_RESOLUTION_S = 1.5
 """A Date header has whole seconds, and an answer some way to go: smaller offsets mean nothing."""
@@ -94,6 +99,26 @@ def unexpected(body: bytes, *, expected: str, api: str, content_type: str, probl
         f"its answer{kind} is not {expected}: {shown(problem)}; it begins {start}",
         hint=f"Is provider.address that of {api}, or of something before it?",
     )
+
+
+def wait_of(headers: Mapping[str, str]) -> float | None:
+    """Seconds until a source that was asked too often wants to be asked again, at most PAUSED_AT_MOST_S; None where it
+    does not tell. Retry-After has seconds or a date (RFC 9110, 10.2.3), X-RateLimit-Reset seconds (Datadog)."""
+    for name in ("Retry-After", "X-RateLimit-Reset"):
+        seconds = _seconds(headers.get(name, ""), date=headers.get("Date", ""))
+        if seconds is not None:
+            return min(max(seconds, 0.0), PAUSED_AT_MOST_S)
+    return None
+
+
+def _seconds(text: str, *, date: str) -> float | None:
+    """The seconds that a header says, as a number or as a time after `date`; None where it says neither."""
+    with contextlib.suppress(ValueError):
+        seconds = float(text)
+        return seconds if np.isfinite(seconds) else None
+    with contextlib.suppress(ValueError, TypeError):  # the latter where one of the two has no time zone
+        return (parsedate_to_datetime(text) - parsedate_to_datetime(date)).total_seconds()
+    return None
 
 
 # --- errors and retries ----------------------------------------------------------------------------------------------
@@ -167,20 +192,20 @@ class Fetching:
         """Note what concerns a metric of all nodes."""
         self.findings.append(Finding(kind, "", metric.name, self.until, reason, remedy))
 
-    def within(self, metric: Metric, time: F64) -> Bool:
-        """Which of these samples are of the span. A few around it come with rounded spans; those that are far from it
-        are a finding."""
-        ahead, behind = time > self.until + AHEAD_S, time < self.since - BEHIND_S
-        for kind, far in ((FindingKind.FUTURE_SAMPLE, ahead), (FindingKind.SOURCE, behind)):
-            if far.any():
-                side = "after" if kind is FindingKind.FUTURE_SAMPLE else "before"
-                reason = (
-                    f"{np.count_nonzero(far)} of {len(time)} samples are of long {side} the times that were asked for:"
-                    " is a clock wrong, or are they in another unit than they should be?"
-                )
-                self.find(kind, metric, reason, Remedy.DROPPED)
-        inside: Bool = (time >= self.since) & (time <= self.until)
-        return inside
+
+def untimely(metric: Metric, time: F64, *, since: float, until: float, beyond: float = 0.0) -> list[Finding]:
+    """What is found about times (unix seconds) far from the span that was asked for. A few around it come with rounded
+    spans; `beyond` is by how many seconds more was asked for than is wanted."""
+    found = []
+    ahead, behind = time > until + beyond + AHEAD_S, time < since - BEHIND_S
+    for kind, far, side in ((FindingKind.FUTURE_SAMPLE, ahead, "after"), (FindingKind.SOURCE, behind, "before")):
+        if far.any():
+            reason = (
+                f"{np.count_nonzero(far)} of {len(time)} samples are of long {side} the times that were asked for:"
+                " is a clock wrong, or are they in another unit than they should be?"
+            )
+            found.append(Finding(kind, "", metric.name, until, reason, Remedy.DROPPED))
+    return found
 
 
 @dataclass(slots=True)

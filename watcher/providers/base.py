@@ -15,13 +15,15 @@ from watcher.model import Finding, Provenance, SeriesBatch
 
 
 class ProviderError(Exception):
-    """The source gave nothing. `hint` says what the operator can do; the cause is chained. Never carries a secret."""
+    """The source gave nothing. `hint` says what the operator can do, which where nothing is given is what is usual for
+    the kind; the cause is chained. Never carries a secret."""
 
     kind = "provider"
+    usual_hint = "The log of the source may say more."
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
-        self.hint = hint
+        self.hint = hint or self.usual_hint
 
 
 class ProviderUnreachable(ProviderError):
@@ -29,6 +31,7 @@ class ProviderUnreachable(ProviderError):
     after `retry_after_s` seconds where the source says when."""
 
     kind = "unreachable"
+    usual_hint = "It may pass. If it does not: is the source up, and can it be reached from here?"
 
     def __init__(self, message: str, *, hint: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -39,12 +42,14 @@ class ProviderRefused(ProviderError):
     """The source answered no: credentials, TLS, permission, or a query that it will not run. A retry will not help."""
 
     kind = "refused"
+    usual_hint = "Check the settings of the source: its address, credentials and queries."
 
 
 class ProviderMalformed(ProviderError):
     """The source answered something that is not what its protocol says."""
 
     kind = "malformed"
+    usual_hint = "Is it the source itself that answers, or something before it, such as a proxy or a login page?"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -37,6 +36,8 @@ from watcher.providers.asking import (
     retried,
     shown,
     unexpected,
+    untimely,
+    wait_of,
     without_credentials,
 )
 from watcher.providers.base import (
@@ -63,8 +64,6 @@ T = TypeVar("T")
 
 HOST = "host"
 """What both services call the tag, or dimension, with the name of the host."""
-PAUSED_AT_MOST_S = 900.0
-"""A service may ask not to be asked for hours; the longest window would then be empty anyway."""
 SHOWN_LABELS = 5
 
 
@@ -368,26 +367,6 @@ def _too_many(message: str, seconds: float | None) -> ProviderUnreachable:
     return ProviderUnreachable(message, hint=hint, retry_after_s=seconds)
 
 
-def wait_of(headers: Mapping[str, str]) -> float | None:
-    """Seconds until a service that was asked too often wants to be asked again, at most PAUSED_AT_MOST_S; None where it
-    does not tell. Retry-After has seconds or a date (RFC 9110, 10.2.3), X-RateLimit-Reset seconds (Datadog)."""
-    for name in ("Retry-After", "X-RateLimit-Reset"):
-        seconds = _seconds(headers.get(name, ""), date=headers.get("Date", ""))
-        if seconds is not None:
-            return min(max(seconds, 0.0), PAUSED_AT_MOST_S)
-    return None
-
-
-def _seconds(text: str, *, date: str) -> float | None:
-    """The seconds that a header says, as a number or as a time after `date`; None where it says neither."""
-    with contextlib.suppress(ValueError):
-        seconds = float(text)
-        return seconds if np.isfinite(seconds) else None
-    with contextlib.suppress(ValueError, TypeError):  # the latter where one of the two has no time zone
-        return (parsedate_to_datetime(text) - parsedate_to_datetime(date)).total_seconds()
-    return None
-
-
 # --- the provider ----------------------------------------------------------------------------------------------------
 
 
@@ -492,7 +471,8 @@ class CloudProvider:
         time = np.concatenate([series.time for series in named])
         value = np.concatenate([series.value for series in named])
         index = np.repeat(np.arange(len(named), dtype=np.int64), [len(series.time) for series in named])
-        keep = fetching.within(plan.metric, time) & ~np.isnan(value)
+        fetching.findings += untimely(plan.metric, time, since=fetching.since, until=fetching.until)
+        keep = (time >= fetching.since) & (time <= fetching.until) & ~np.isnan(value)
         if not keep.any():
             return None
         suffix = "" if plan.own else self._config.host_name_suffix

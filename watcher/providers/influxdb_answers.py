@@ -19,11 +19,10 @@ import msgspec
 import numpy as np
 
 from watcher.model import F64
-from watcher.providers.asking import shown, unexpected
+from watcher.providers.asking import PASSING_STATUSES, shown, unexpected
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.influxdb_loads import Points
 
-PASSING_STATUSES = frozenset({429, 502, 503, 504})
 TAKES_TOO_LONG = ("timeout", "deadline exceeded", "timed out", "context canceled")
 NAMES_WHAT_IS_NOT_THERE = ("not found", "not find", "dbrp")
 NUMBERS = frozenset({"double", "long", "unsignedLong"})
@@ -254,13 +253,19 @@ def _column(tables: Sequence[_Table]) -> tuple[F64, F64]:
     texts = [text for table in tables for text in table.times]
     try:
         time = _milliseconds(texts)
-        value = np.array([text or "nan" for table in tables for text in table.values], dtype=np.float64)
+        value = np.array([_number(text) for table in tables for text in table.values], dtype=np.float64)
     except ValueError as error:
         raise ProviderMalformed(f"a time or value of its tables cannot be read: {shown(str(error))}") from error
     if np.any(np.diff(time) < 0):
         order = np.argsort(time, kind="stable")
         return time[order], value[order]
     return time, value
+
+
+def _number(text: str) -> str:
+    """A value as NumPy reads it. No text is no value, NaN to us; what Flux computed to NaN is a bad one and infinite
+    to us, so that the review sees it."""
+    return "inf" if text.lower() == "nan" else text or "nan"
 
 
 def _milliseconds(texts: Sequence[str]) -> F64:

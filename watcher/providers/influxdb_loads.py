@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from watcher.model import F64, SOURCE_UNITS, Combine, Finding, FindingKind, Remedy, SeriesBatch
+from watcher.providers.asking import untimely
 from watcher.providers.base import ProviderRefused
 from watcher.providers.influxdb_plans import LOOK_BACK_S, Plan, Source
 
@@ -58,6 +59,9 @@ def load_of(plan: Plan, series: Sequence[Points], *, since: float, until: float)
     if series and not named:
         raise _nameless(plan, series)
     findings = [_unnamed(plan, len(series) - len(named), len(series), until)] if len(named) < len(series) else []
+    if named:
+        times = np.concatenate([points.time for points in named])
+        findings += untimely(plan.metric, times, since=since, until=until)
     loads = [_of_series(plan, points) for points in named]
     within = [_between(load, since, until) for load in loads]
     findings += _went_back(plan, within)
@@ -118,7 +122,8 @@ def _growth(plan: Plan, points: Points, *, node: str) -> _Series:
     count = points.fields.get(plan.counter or "", np.empty(0))
     there = ~np.isnan(count)
     time, count = points.time[: len(count)][there], count[there]
-    took, grown = np.diff(time), np.diff(count)
+    with np.errstate(invalid="ignore"):  # between two that are infinite is NaN, which the review finds
+        took, grown = np.diff(time), np.diff(count)
     near = (took > 0.0) & (took <= LOOK_BACK_S)
     back = near & (grown < 0.0)
     keep = near & ~back

@@ -15,8 +15,8 @@ from typing import Protocol, TypeVar
 import aiohttp
 import msgspec
 
-from watcher.providers.asking import Aside, placed, retried, shown, without_credentials
-from watcher.providers.base import ProviderError, ProviderRefused
+from watcher.providers.asking import Aside, placed, retried, shown, wait_of, without_credentials
+from watcher.providers.base import ProviderError, ProviderRefused, ProviderUnreachable
 from watcher.providers.exchange import ERROR_BYTES, LINES, Answer, Exchange, tls_context, translated
 from watcher.providers.influxdb_answers import error_of, read_influxql
 from watcher.providers.influxdb_endpoint import Endpoint
@@ -113,13 +113,16 @@ def refusal(
     endpoint: Endpoint, status: int, body: bytes, headers: Mapping[str, str], *, sent: Mapping[str, str]
 ) -> ProviderError:
     """What an answer with this status means, without secrets."""
-    return error_of(
+    error = error_of(
         status,
         body=endpoint.scrub(body[:ERROR_BYTES].decode(errors="replace"), sent=sent).encode(),
         content_type=headers.get("Content-Type", ""),
         location=without_credentials(headers.get("Location", "")),
         authorised="Authorization" in sent,
     )
+    if isinstance(error, ProviderUnreachable):
+        error.retry_after_s = wait_of(headers)
+    return error
 
 
 # --- asking ----------------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from watcher.kube import (
     nano,
 )
 from watcher.model import F64, METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch
+from watcher.providers.asking import AHEAD_S, BEHIND_S
 from watcher.providers.base import (
     Fetch,
     ProviderError,
@@ -92,7 +93,12 @@ def read_usage(
     findings: list[Finding] = []
     rows: dict[str, tuple[float, list[float]]] = {}
     windows = []
-    told = {key_of(item): item for item in usage}
+    told: dict[str, NodeMetrics] = {}
+    for item in usage:
+        if key_of(item) in told:
+            reason = "metrics-server tells of it several times; the last counts"
+            findings.append(Finding(FindingKind.DUPLICATE_SERIES, key_of(item), "", now, reason, Remedy.COMBINED))
+        told[key_of(item)] = item
     for name, item in told.items():
         if name not in nodes:
             reason = "metrics-server tells of it, and the cluster has no node of that name"
@@ -100,6 +106,10 @@ def read_usage(
         elif (at := _read_time(item.timestamp)) is None:
             reason = f"metrics-server gives the time {item.timestamp[:40]!r}, which is none"
             findings.append(Finding(FindingKind.NON_FINITE, name, "", now, reason, Remedy.DROPPED))
+        elif not now - BEHIND_S <= at <= now + AHEAD_S:
+            kind = FindingKind.FUTURE_SAMPLE if at > now else FindingKind.STALE
+            reason = f"metrics-server gives the time {item.timestamp[:40]}, far from ours: is a clock wrong?"
+            findings.append(Finding(kind, name, "", now, reason, Remedy.DROPPED))
         else:
             rows[name] = at, [_share(item, nodes[name], key=key, now=now, findings=findings) for key in keys]
             windows.append(_read_window(item.window))

@@ -22,12 +22,11 @@ import msgspec
 import numpy as np
 
 from watcher.model import METRIC_BY_NAME, SOURCE_UNITS, Finding, FindingKind, Metric, Remedy, SeriesBatch
+from watcher.providers.asking import connection, most_telling, untimely
 from watcher.providers.base import (
     Fetch,
     ProviderError,
-    ProviderMalformed,
     ProviderRefused,
-    ProviderUnreachable,
     QueryFailure,
     QueryPlan,
 )
@@ -80,8 +79,6 @@ than a step after its own now. So it is asked for more than a minute more: a ste
 the question may wait. What is too much is dropped (_batch)."""
 
 OPENSHIFT_CA_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-FETCH_SHARE = 0.75
-"""Of an interval; a little less than the 0.8 of a tick, so that late metrics fail by themselves, not with the tick."""
 
 NO_NAMES = NodeNames("nodename", {})
 
@@ -184,7 +181,7 @@ class PrometheusProvider:
         )
         if failures and not answered:
             self._doubt_everything()
-            raise _most_telling(failures)
+            raise most_telling(failures)
         plans = self._shown_plans()
         self._announce(plans)
         return Fetch(
@@ -277,6 +274,9 @@ class PrometheusProvider:
                 hint="Set provider.node_label to the label that names the Kubernetes node.",
             )
         self._report_unknown(reading, nodes, plan, fetching)
+        fetching.findings += untimely(
+            plan.metric, reading.time, since=fetching.since, until=fetching.until, beyond=beyond
+        )
         return _batch(plan, reading, nodes, since=fetching.since, until=fetching.until)
 
     def _report_unknown(self, reading: Reading, nodes: Sequence[str | None], plan: Plan, fetching: _Fetching) -> None:
@@ -406,22 +406,16 @@ class PrometheusProvider:
 
 def from_settings(settings: Settings) -> PrometheusProvider:
     """The provider that the settings describe. Raises ValueError as PrometheusConfig does."""
-    given, refresh = settings.provider, settings.refresh
+    given = settings.provider
+    shared = connection(settings)
+    if given.openshift_auth and not given.ca_file:
+        shared["ca_file"] = OPENSHIFT_CA_FILE
     return PrometheusProvider(
         PrometheusConfig(
-            address=given.address or "",
-            token=given.token.reveal() if given.token else "",
-            token_file=str(given.token_file or ""),
+            **shared,
             username=given.username or "",
             password=given.password.reveal() if given.password else "",
             password_file=str(given.password_file or ""),
-            ca_file=str(given.ca_file or (OPENSHIFT_CA_FILE if given.openshift_auth else "")),
-            client_cert=str(given.client_cert or ""),
-            client_key=str(given.client_key or ""),
-            insecure_skip_verify=given.insecure_skip_verify,
-            headers={name: value.reveal() for name, value in given.headers.items()},
-            timeout=given.timeout,
-            fetch_deadline=FETCH_SHARE * refresh.interval,
             node_label=given.node_label,
             metrics=tuple(metric.key for metric in given.wanted),
             queries={
@@ -429,8 +423,7 @@ def from_settings(settings: Settings) -> PrometheusProvider:
                 for key, query in given.queries.items()
             },
             matchers=given.matchers,
-            resolution=refresh.resolution,
-            max_seconds=max(window.seconds for window in refresh.windows),
+            resolution=settings.refresh.resolution,
         )
     )
 
@@ -447,15 +440,6 @@ def _listed(names: Sequence[str]) -> str:
     """A few of the names, and how many more there are."""
     more = len(names) - SHOWN_NAMES
     return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
-def _most_telling(failures: Sequence[QueryFailure]) -> ProviderError:
-    """The one error to raise for many: nobody asks about refusals of a source that cannot be reached."""
-    for kind in (ProviderUnreachable, ProviderRefused, ProviderMalformed):
-        for failure in failures:
-            if isinstance(failure.error, kind):
-                return failure.error
-    return failures[0].error
 
 
 def _batch(

@@ -18,11 +18,11 @@ import msgspec
 import numpy as np
 
 from watcher.model import F64, I64
+from watcher.providers.asking import PASSING_STATUSES, shown, unexpected
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.prometheus_plans import NodeLabel, without_port
 
-SHOWN_CHARACTERS = 256
-PASSING_STATUSES = frozenset({502, 503, 504})
+API = "the Prometheus API"
 
 
 class Data(msgspec.Struct, frozen=True):
@@ -68,18 +68,14 @@ _ODD_SERIES = msgspec.json.Decoder(_OddSeries)
 # --- envelope --------------------------------------------------------------------------------------------------------
 
 
-def shown(text: str) -> str:
-    """A foreign text as it may stand in an error: printable, on one line, cut."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * SHOWN_CHARACTERS]).split())
-    return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"
-
-
 def read_envelope(body: bytes, *, content_type: str) -> Envelope:
     """The envelope of an answer with status 200. Raises ProviderMalformed, ProviderRefused."""
     try:
         envelope = _ENVELOPE.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise not_json(body, content_type=content_type, problem=str(error)) from error
+        raise unexpected(
+            body, expected=f"the JSON of {API}", api=API, content_type=content_type, problem=str(error)
+        ) from error
     if envelope.status == "error":
         raise refused_query(200, envelope)
     if envelope.status != "success" or envelope.data is None or envelope.data.result is None:
@@ -100,20 +96,6 @@ def series_of(envelope: Envelope, *, expects: str) -> Sequence[msgspec.Raw]:
         hint = "The expression must give one value for each node." if found in ("scalar", "string") else ""
         raise ProviderMalformed(f"it answered with a {shown(found) or 'result of no type'}, not a {expects}", hint=hint)
     return envelope.data.result
-
-
-def not_json(body: bytes, *, content_type: str, problem: str) -> ProviderMalformed:
-    """The error for an answer that should have been JSON."""
-    start = shown(body[:1024].decode(errors="replace"))
-    if body.lstrip()[:1] == b"<":
-        return ProviderMalformed(
-            f"it answered with a web page, not JSON: {start}",
-            hint="provider.address may lead to a login page or a user interface instead of the Prometheus API.",
-        )
-    kind = f" ({shown(content_type)})" if content_type else ""
-    return ProviderMalformed(
-        f"its answer{kind} is not the JSON of the Prometheus API: {shown(problem)}; it begins {start}"
-    )
 
 
 # --- errors by status ------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import requests
 import urllib3
 
+from watcher.providers.asking import shown
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.prometheus_answers import shown
 
 
 def translate(error: BaseException, *, tls: bool) -> ProviderError:

@@ -26,9 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 import requests
@@ -38,8 +36,9 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from watcher.providers.asking import clock_offset, placed, retried, shown, wait_of, without_credentials
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderUnreachable
-from watcher.providers.prometheus_answers import error_of, read_envelope, series_of, shown
+from watcher.providers.prometheus_answers import error_of, read_envelope, series_of
 from watcher.providers.prometheus_endpoint import Endpoint
 from watcher.providers.prometheus_failures import translate
 from watcher.providers.prometheus_plans import Instant, PrometheusConfig, Range
@@ -56,8 +55,6 @@ SERIES_PER_BREATH = 64
 BREATH_S = 50e-6
 """How often and how long decoding pauses. Measured at 5,000 nodes: the event loop's longest wait of a fetch falls from
 22 ms to 8 ms (medians), and a fetch takes 90 ms longer."""
-CLOCK_RESOLUTION_S = 1.5
-"""A Date header has whole seconds, and an answer some way to go: smaller offsets mean nothing."""
 VICTORIA_METRICS_HEADER = "X-Server-Hostname"
 """Which all servers of VictoriaMetrics send, and no Prometheus, Thanos or Mimir."""
 # Where the common distributions keep the authorities of the system.
@@ -210,16 +207,19 @@ class _Line(requests.Session):
     ) -> _Answer:
         content_type = response.headers.get("Content-Type", "")
         if response.status_code != 200:
-            raise error_of(
+            error = error_of(
                 response.status_code,
                 body=self._endpoint.scrub(body.decode(errors="replace"), sent=sent).encode(),
                 content_type=content_type,
-                location=_without_credentials(response.headers.get("Location", "")),
+                location=without_credentials(response.headers.get("Location", "")),
                 authorised="Authorization" in sent,
             )
+            if isinstance(error, ProviderUnreachable):
+                error.retry_after_s = wait_of(response.headers)
+            raise error
         answer = _Answer()
         answer.status_code = response.status_code
-        offset = _clock_offset(response.headers.get("Date"), heard=heard)
+        offset = clock_offset(response.headers.get("Date"), heard=heard)
         answer.whole = _Content(body, content_type, offset, VICTORIA_METRICS_HEADER in response.headers)
         return answer
 
@@ -255,28 +255,6 @@ def _read_body(response: requests.Response, *, deadline: float, limit: int) -> b
         if time.monotonic() > deadline:
             raise ProviderUnreachable("its answer came too slowly to end in time")
     return b"".join(chunks)
-
-
-def _clock_offset(date: str | None, *, heard: float) -> float | None:
-    """The far clock minus ours in seconds, 0 within what a Date header can tell, None without one. Prometheus writes
-    the header as it begins to answer, which on average is half a second after the second it names."""
-    if not date:
-        return None
-    try:
-        offset = parsedate_to_datetime(date).timestamp() + 0.5 - heard
-    except ValueError:
-        return None
-    return 0.0 if abs(offset) < CLOCK_RESOLUTION_S else offset
-
-
-def _without_credentials(location: str) -> str:
-    """Where a redirect leads: scheme, host and path; a login page's query holds states and nonces."""
-    try:
-        parts = urlsplit(location)
-        host = parts.netloc.rpartition("@")[2]
-    except ValueError:
-        return ""
-    return f"{parts.scheme}://{host}{parts.path}" if host else parts.path
 
 
 # --- the lines together ----------------------------------------------------------------------------------------------
@@ -387,15 +365,11 @@ class Transport:
         `expects` is the type of the result, "matrix" or "vector"; `deadline` is in the time of the event loop, and
         ends the retries of what a retry may help. Raises ProviderError; cancelling hangs up.
         """
-        loop = asyncio.get_running_loop()
-        for pause in (*self._config.backoff, None):
-            try:
-                return await self._attempt(question, expects=expects, read=read, deadline=deadline)
-            except ProviderUnreachable:
-                if pause is None or loop.time() + pause >= deadline:
-                    raise
-            await asyncio.sleep(pause)
-        raise AssertionError("the last attempt returns or raises")
+        return await retried(
+            lambda: self._attempt(question, expects=expects, read=read, deadline=deadline),
+            pauses=self._config.backoff,
+            deadline=deadline,
+        )
 
     async def _attempt(
         self,
@@ -414,7 +388,7 @@ class Transport:
         except TimeoutError as error:
             raise ProviderUnreachable(f"{self.address}: it does not answer in time") from error
         except ProviderError as error:
-            raise type(error)(f"{self.address}: {error}", hint=error.hint) from error
+            raise placed(error, self.address) from error
 
     async def _result_of(self, call: _Call[T], *, timeout: float) -> T:
         self._on_line.add(call)

@@ -26,6 +26,9 @@ MEMORY = "instance:node_memory_utilisation:ratio"
 NOW = 1_700_000_000.0
 
 
+OPTIONS: dict[str, Any] = {"resolution": 0.02, "max_seconds": 900.0, "clock": lambda: NOW}
+
+
 def at(seconds: float) -> str:
     """A time as metrics-server writes it."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
@@ -39,7 +42,7 @@ def run(
     async def inside() -> Any:
         token = server.token if isinstance(server, FakeKube) else "a-token"
         client = KubeClient(lambda: Access(server.url, "a test", token=token), timeout=options.pop("timeout", 5.0))
-        provider = MetricsServerProvider(client, **{"resolution": 0.02, "max_seconds": 900.0, **options})
+        provider = MetricsServerProvider(client, **{**OPTIONS, **options})
         await provider.start()
         try:
             async with asyncio.timeout(30):

@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from watcher.providers.asking import SHOWN_CHARACTERS, shown
 from watcher.providers.base import ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.prometheus_answers import (
-    SHOWN_CHARACTERS,
     error_of,
     read_envelope,
     read_labels,
     read_samples,
     scrape_interval,
     series_of,
-    shown,
 )
 from watcher.providers.prometheus_plans import NodeLabel
 
@@ -142,7 +141,7 @@ def test_another_type_of_result_is_malformed(kind: str):
         (503, "Service Unavailable", ProviderUnreachable, "503", ""),
         (502, "<html>Bad Gateway</html>", ProviderUnreachable, "502", ""),
         (504, "", ProviderUnreachable, "504", ""),
-        (429, "slow down", ProviderRefused, "429", ""),
+        (429, "slow down", ProviderUnreachable, "429", ""),
         (500, '{"status":"error","errorType":"internal","error":"corrupt block"}', ProviderRefused, "corrupt", ""),
         (418, "teapot", ProviderRefused, "teapot", ""),
     ],
