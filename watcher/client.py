@@ -6,7 +6,8 @@ its age, and it refuses to answer with anything older than the caller can bear: 
 metrics, not to pretend.
 
 Two clients, one interface: `WatcherClient` over HTTP, `InProcessClient` beside the service in one process. Both make
-their `Columns` from the same document, so that nobody can tell them apart.
+their `Columns` and `Pods` from the same documents, so that nobody can tell them apart. Pods are a copy of their own:
+their failures are not those of the nodes.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ import logging
 import ssl
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
 import aiohttp
 import msgspec
 import numpy as np
 
-from watcher.model import F64, ColumnsDocument, ErrorDocument, MetricType, Operator, Window
+from watcher.model import F64, I64, ColumnsDocument, ErrorDocument, MetricType, Operator, PodsDocument, Window
+from watcher.pods import Pod, PublishedPods, by_node
 from watcher.publish import Published, Selection, columns
 
 log = logging.getLogger(__name__)
@@ -118,7 +120,79 @@ def to_columns(document: ColumnsDocument, *, received: float, age_at_receipt: fl
     )
 
 
-def _array(values: list[float | None], size: int) -> F64:
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """What each of n pods uses, as arrays in the order of namespace and name; immutable, the arrays too.
+
+    `sampled` [n] is the time of each pod's newest reading, unix seconds, as its source gave it: what lies after it is
+    not in the numbers. `cores` and `memory` (bytes) [n] are NaN where the source does not say; it averages cores over
+    `cores_span_s` seconds, and `memory_kind` is "rss" or "working_set". `average[window's label]` is the mean (cores,
+    memory) over that window. `on_node` has the rows of each node. A new reading comes every `every_s` seconds.
+    """
+
+    timestamp: int
+    source: str
+    every_s: float
+    cores_span_s: float
+    memory_kind: str
+    pods: tuple[Pod, ...]
+    nodes: tuple[str, ...]
+    row: Mapping[Pod, int]
+    on_node: Mapping[str, I64]
+    sampled: F64
+    cores: F64
+    memory: F64
+    average: Mapping[str, tuple[F64, F64]]
+    received: float
+    age_at_receipt: float
+
+    def age(self, monotonic: float) -> float:
+        """Seconds since the newest reading of all, at that moment of the monotonic clock."""
+        return self.age_at_receipt + monotonic - self.received
+
+
+def to_pods(document: PodsDocument, *, received: float, age_at_receipt: float) -> Pods:
+    """Arrays from the document of GET /api/v1/pods. Raises WatcherError for a document that contradicts itself."""
+    size = len(document.pod)
+    if not size == len(document.namespace) == len(document.node):
+        raise WatcherError("malformed", f"there are {size} pods, but not as many namespaces or nodes")
+    shared: dict[str, str] = {}  # the decoder makes a text of its own for each pod
+    namespaces = (shared.setdefault(name, name) for name in document.namespace)
+    pods = tuple(zip(namespaces, document.pod, strict=True))
+    nodes = tuple(shared.setdefault(name, name) for name in document.node)
+    return Pods(
+        timestamp=document.timestamp,
+        source=document.source,
+        every_s=document.every_s,
+        cores_span_s=document.cores_span_s,
+        memory_kind=document.bytes_kind,
+        pods=pods,
+        nodes=nodes,
+        row={pod: row for row, pod in enumerate(pods)},
+        on_node=by_node(nodes),
+        sampled=_array(document.time, size),
+        cores=_array(document.cores, size),
+        memory=_array(document.bytes, size),
+        average={each.window: (_array(each.cores, size), _array(each.bytes, size)) for each in document.averages},
+        received=received,
+        age_at_receipt=age_at_receipt,
+    )
+
+
+_POD_COLUMNS = {each.name: each.type for each in msgspec.structs.fields(PodsDocument)}
+
+
+def _read_pods(body: bytes) -> PodsDocument:
+    """The document, decoded a column at a time: a decoder does not let others run until it is done. Raises
+    msgspec.DecodeError."""
+    raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    missing = sorted(_POD_COLUMNS.keys() - raw.keys())
+    if missing:
+        raise msgspec.ValidationError(f"it lacks {', '.join(missing)}")
+    return PodsDocument(**{name: msgspec.json.decode(raw[name], type=kind) for name, kind in _POD_COLUMNS.items()})
+
+
+def _array(values: Sequence[float | None], size: int) -> F64:
     if len(values) != size:
         raise WatcherError("malformed", f"a column has {len(values)} values for {size} nodes")
     array = np.array(values, dtype=np.float64) if size else np.empty(0)  # None becomes NaN
@@ -159,27 +233,75 @@ class Client(Protocol):
         """The last good copy, from memory. Raises WatcherError if there is none or it is older than `max_age` s."""
         ...
 
+    async def refresh_pods(self) -> Pods:
+        """Renew the copy of pods now. Raises WatcherError, and then keeps the copy it had."""
+        ...
+
+    def latest_pods(self, *, max_age: float = MAX_AGE_S) -> Pods:
+        """The last good copy of pods, likewise; there is one where the client was told to keep it (`pods`)."""
+        ...
+
     async def close(self) -> None:
         """Stop renewing, release connections."""
         ...
 
 
-class _Renewing(ABC):
-    """The common half: a copy, its age, and the task that renews it."""
+CopyT = TypeVar("CopyT", Columns, Pods)
 
-    def __init__(self, *, interval: float, monotonic: Callable[[], float]) -> None:
+
+class _Copy(Generic[CopyT]):
+    """The last good copy of something, and why there is no newer one."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.copy: CopyT | None = None
+        self.failure: WatcherError | None = None
+
+    async def renew(self, refresh: Callable[[], Awaitable[CopyT]]) -> None:
+        """Try to; the log has the first failure in a row, and its end."""
+        try:
+            await refresh()
+        except WatcherError as error:
+            if self.failure is None:
+                log.warning("the watcher does not answer for %s: %s. %s", self.what, error, error.hint)
+            self.failure = error
+        else:
+            if self.failure is not None:
+                log.info("the watcher answers for %s again", self.what)
+            self.failure = None
+
+    def latest(self, *, monotonic: float, max_age: float) -> CopyT:
+        """The copy, if it is young enough."""
+        if self.copy is None:
+            raise self.failure or WatcherError("no_metrics", "the watcher has not answered yet")
+        age = self.copy.age(monotonic)
+        if age > max_age:
+            why = f": {self.failure}" if self.failure else ""
+            raise WatcherError("too_old", f"the newest sample is {age:.0f} s old, more than {max_age:g} s{why}")
+        return self.copy
+
+
+class _Renewing(ABC):
+    """The common half: the copies, and the task that renews them."""
+
+    def __init__(self, *, pods: bool, interval: float, monotonic: Callable[[], float]) -> None:
         self._interval = interval
         self._monotonic = monotonic
-        self._copy: Columns | None = None
-        self._failure: WatcherError | None = None
+        self._nodes: _Copy[Columns] = _Copy("nodes")
+        self._pods: _Copy[Pods] = _Copy("pods")
+        self._keeps_pods = pods
         self._task: asyncio.Task[None] | None = None
 
     @abstractmethod
     async def refresh(self) -> Columns:
         """Renew the copy now."""
 
+    @abstractmethod
+    async def refresh_pods(self) -> Pods:
+        """Renew the copy of pods now."""
+
     async def start(self) -> None:
-        """Begin to renew the copy in the background; the first renewal is tried now, and may fail."""
+        """Begin to renew the copies in the background; the first renewal is tried now, and may fail."""
         await self._try()
         self._task = asyncio.create_task(self._renew(), name="watcher-client")
 
@@ -201,13 +323,13 @@ class _Renewing(ABC):
 
     def latest(self, *, max_age: float = MAX_AGE_S) -> Columns:
         """The last good copy, from memory. Raises WatcherError if there is none or it is older than `max_age` s."""
-        if self._copy is None:
-            raise self._failure or WatcherError("no_metrics", "the watcher has not answered yet")
-        age = self._copy.age(self._monotonic())
-        if age > max_age:
-            why = f": {self._failure}" if self._failure else ""
-            raise WatcherError("too_old", f"the newest sample is {age:.0f} s old, more than {max_age:g} s{why}")
-        return self._copy
+        return self._nodes.latest(monotonic=self._monotonic(), max_age=max_age)
+
+    def latest_pods(self, *, max_age: float = MAX_AGE_S) -> Pods:
+        """The same of pods."""
+        if self._pods.copy is None and not self._keeps_pods:
+            raise _no_copy_of_pods()
+        return self._pods.latest(monotonic=self._monotonic(), max_age=max_age)
 
     async def _renew(self) -> None:
         while True:
@@ -215,23 +337,42 @@ class _Renewing(ABC):
             await self._try()
 
     async def _try(self) -> None:
-        try:
-            await self.refresh()
-        except WatcherError as error:
-            if self._failure is None:
-                log.warning("the watcher does not answer: %s. %s", error, error.hint)
-            self._failure = error
-        else:
-            if self._failure is not None:
-                log.info("the watcher answers again")
-            self._failure = None
+        await self._nodes.renew(self.refresh)
+        if self._keeps_pods:
+            await self._pods.renew(self.refresh_pods)
+
+
+def _no_copy_of_pods() -> WatcherError:
+    return WatcherError("no_pods", "this client keeps no copy of pods", hint="give it `pods` when you make it")
+
+
+@dataclass(slots=True)
+class _Document:
+    """One that is asked for again and again: where it is, and which one we have."""
+
+    url: str
+    params: Sequence[tuple[str, str]] = ()
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """An answer with status 200 or 304. `asked` is the monotonic time of the question: it is as old as it was when it
+    was made, which may be as early as that; `age` what it says of its age."""
+
+    unchanged: bool
+    body: bytes
+    etag: str | None
+    asked: float
+    age: float
 
 
 class WatcherClient(_Renewing):
     """The client over HTTP: one GET per renewal, 304 where nothing is new, gzip on the way.
 
     `address` is the watcher's base address; `window`, `types` and `operators` select as in the API (None: its
-    defaults). `token` is sent as bearer token; `tls` is for https with an authority or client certificate of one's own.
+    defaults). `pods` keeps a copy of what pods use too, which has the watcher ask its source for it. `token` is sent as
+    bearer token; `tls` is for https with an authority or client certificate of one's own.
     """
 
     def __init__(
@@ -241,6 +382,7 @@ class WatcherClient(_Renewing):
         window: str | None = None,
         types: tuple[MetricType, ...] | None = None,
         operators: tuple[Operator, ...] | None = None,
+        pods: bool = False,
         token: str | None = None,
         tls: ssl.SSLContext | None = None,
         interval: float = POLL_S,
@@ -249,20 +391,23 @@ class WatcherClient(_Renewing):
         backoff: float = BACKOFF_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(interval=interval, monotonic=monotonic)
-        self._url = address.rstrip("/") + "/api/v1/columns"
-        self._params = [
-            *([("window", window)] if window else []),
-            *(("type", str(kind)) for kind in types or ()),
-            *(("operator", str(operator)) for operator in operators or ()),
-        ]
+        super().__init__(pods=pods, interval=interval, monotonic=monotonic)
+        base = address.rstrip("/") + "/api/v1"
+        self._columns = _Document(
+            f"{base}/columns",
+            [
+                *([("window", window)] if window else []),
+                *(("type", str(kind)) for kind in types or ()),
+                *(("operator", str(operator)) for operator in operators or ()),
+            ],
+        )
+        self._pod_columns = _Document(f"{base}/pods")
         self._headers = {"Accept-Encoding": "gzip"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._tls: ssl.SSLContext | bool = tls if tls is not None else True
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._retries = retries
         self._backoff = backoff
         self._session: aiohttp.ClientSession | None = None
-        self._etag: str | None = None
 
     async def close(self) -> None:
         """Stop renewing, and close the connection."""
@@ -273,48 +418,72 @@ class WatcherClient(_Renewing):
 
     async def refresh(self) -> Columns:
         """Ask the watcher. Raises WatcherError, and then keeps the copy it had."""
+        received = await self._ask(self._columns, known=self._nodes.copy)
+        if received.unchanged and self._nodes.copy is not None:
+            copy = replace(self._nodes.copy, received=received.asked, age_at_receipt=received.age)
+        else:
+            try:
+                document = msgspec.json.decode(received.body, type=ColumnsDocument)
+            except msgspec.DecodeError as error:
+                raise _malformed("columns", self._columns, error) from error
+            copy = to_columns(document, received=received.asked, age_at_receipt=received.age)
+        self._nodes.copy, self._columns.etag = copy, received.etag
+        return copy
+
+    async def refresh_pods(self) -> Pods:
+        """Ask the watcher for pods. Raises WatcherError, and then keeps the copy it had."""
+        received = await self._ask(self._pod_columns, known=self._pods.copy)
+        if received.unchanged and self._pods.copy is not None:
+            copy = replace(self._pods.copy, received=received.asked, age_at_receipt=received.age)
+        else:
+            copy = await asyncio.to_thread(self._understand_pods, received)
+        self._pods.copy, self._pod_columns.etag = copy, received.etag
+        return copy
+
+    def _understand_pods(self, received: _Received) -> Pods:
+        try:
+            document = _read_pods(received.body)
+        except msgspec.DecodeError as error:
+            raise _malformed("pods", self._pod_columns, error) from error
+        return to_pods(document, received=received.asked, age_at_receipt=received.age)
+
+    async def _ask(self, document: _Document, *, known: object) -> _Received:
         for attempt in range(self._retries + 1):
             try:
-                return await self._ask()
+                return await self._ask_once(document, known=known)
             except _Passing as passing:
                 if attempt == self._retries:
                     raise passing.error from passing.__cause__
                 await asyncio.sleep(self._backoff * 2**attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _ask(self) -> Columns:
+    async def _ask_once(self, document: _Document, *, known: object) -> _Received:
         if self._session is None:
             self._session = aiohttp.ClientSession()
         headers = dict(self._headers)
-        if self._etag is not None and self._copy is not None:
-            headers["If-None-Match"] = self._etag
-        asked = self._monotonic()  # the answer is as old as it was when it was made, which may be as early as this
+        if document.etag is not None and known is not None:
+            headers["If-None-Match"] = document.etag
+        asked = self._monotonic()
         try:
             async with self._session.get(
-                self._url, params=self._params, headers=headers, timeout=self._timeout, ssl=self._tls
+                document.url, params=document.params, headers=headers, timeout=self._timeout, ssl=self._tls
             ) as response:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             hint = "check the address, and that the watcher runs"
-            raise _Passing(WatcherError("unreachable", f"no answer from {self._url}: {reason}", hint=hint)) from error
-        return self._understand(response.status, response.headers, body, asked=asked)
+            told = WatcherError("unreachable", f"no answer from {document.url}: {reason}", hint=hint)
+            raise _Passing(told) from error
+        unchanged = response.status == 304 and known is not None
+        if response.status != 200 and not unchanged:
+            refused = _error(response.status, body, document.url)
+            raise _Passing(refused) if response.status in _PASSING else refused
+        etag = document.etag if unchanged else response.headers.get("ETag")
+        return _Received(unchanged, body, etag, asked, _age(response.headers))
 
-    def _understand(self, status: int, headers: Mapping[str, str], body: bytes, *, asked: float) -> Columns:
-        age = _age(headers)
-        if status == 304 and self._copy is not None:
-            self._copy = replace(self._copy, received=asked, age_at_receipt=age)
-            return self._copy
-        if status != 200:
-            error = _error(status, body, self._url)
-            raise _Passing(error) if status in _PASSING else error
-        try:
-            document = msgspec.json.decode(body, type=ColumnsDocument)
-        except msgspec.DecodeError as error:
-            raise WatcherError("malformed", f"not a columns document from {self._url}: {error}") from error
-        self._copy = to_columns(document, received=asked, age_at_receipt=age)
-        self._etag = headers.get("ETag")
-        return self._copy
+
+def _malformed(what: str, document: _Document, error: msgspec.DecodeError) -> WatcherError:
+    return WatcherError("malformed", f"not a {what} document from {document.url}: {error}")
 
 
 class _Passing(Exception):
@@ -340,9 +509,19 @@ def _error(status: int, body: bytes, url: str) -> WatcherError:
     return WatcherError(detail.code, detail.message, hint=detail.hint)
 
 
+class PodSupply(Protocol):
+    """What the client beside the service needs of it for pods; `api.service.Service` has it."""
+
+    @property
+    def pods(self) -> PublishedPods | None: ...
+
+    def want_pods(self) -> str: ...
+
+
 class InProcessClient(_Renewing):
     """The client beside the service: reads what is published, makes no request. `published` returns the current one,
-    `window` is the one served by default there, `max_staleness` (seconds) what it refuses to serve."""
+    `window` is the one served by default there, `max_staleness` (seconds) what it refuses to serve; `pods` is the
+    service, where a copy of what pods use is to be kept too."""
 
     def __init__(
         self,
@@ -351,15 +530,18 @@ class InProcessClient(_Renewing):
         window: Window,
         types: tuple[MetricType, ...] | None = None,
         operators: tuple[Operator, ...] | None = None,
+        pods: PodSupply | None = None,
         max_staleness: float = MAX_AGE_S,
         interval: float = POLL_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(interval=interval, monotonic=monotonic)
+        super().__init__(pods=pods is not None, interval=interval, monotonic=monotonic)
         self._max_staleness = max_staleness
         self._published = published
+        self._supply = pods
         self._selection = Selection(window, types, operators)
         self._tag: str | None = None
+        self._pod_tag: str | None = None
 
     async def refresh(self) -> Columns:
         """Take over what is published now, in a thread. Raises WatcherError where nothing is, or only a remnant."""
@@ -373,10 +555,27 @@ class InProcessClient(_Renewing):
             raise WatcherError("partial_outage", f"{lost} known nodes went silent together; the rest is a remnant")
         if not published.snapshot.nodes:
             raise WatcherError("no_metrics", "there are no metrics of any node", hint="/api/v1/findings may say why")
-        if self._copy is None or self._tag != published.tag:
-            self._copy = await asyncio.to_thread(self._take, published)
+        if self._nodes.copy is None or self._tag != published.tag:
+            self._nodes.copy = await asyncio.to_thread(self._take, published)
             self._tag = published.tag
-        return self._copy
+        return self._nodes.copy
+
+    async def refresh_pods(self) -> Pods:
+        """Take over what is published of pods, in a thread. Raises WatcherError where nothing is, or it is too old."""
+        if self._supply is None:
+            raise _no_copy_of_pods()
+        why, pods = self._supply.want_pods(), self._supply.pods
+        if pods is None or not pods.table.pods:
+            hint = why or "the source is asked for it at the next refresh"
+            raise WatcherError("no_pods", f"there is no pod usage{'' if why else ' yet'}", hint=hint)
+        if (age := pods.age(self._monotonic())) > self._max_staleness:
+            raise WatcherError("stale", f"the newest sample is {age:.0f} s old, more than {self._max_staleness:g} s")
+        if self._pods.copy is None or self._pod_tag != pods.tag:
+            self._pods.copy = await asyncio.to_thread(
+                lambda: to_pods(pods.document(), received=pods.monotonic, age_at_receipt=pods.age_s)
+            )
+            self._pod_tag = pods.tag
+        return self._pods.copy
 
     def _take(self, published: Published) -> Columns:
         document = columns(published.snapshot, self._selection)

@@ -512,6 +512,35 @@ class ColumnsDocument(msgspec.Struct):
     age_s: list[float | None] = []
 
 
+class PodAverages(msgspec.Struct):
+    """Mean use of each pod over one window, null where too few minutes of it are known."""
+
+    window: str
+    cores: list[float | None]
+    bytes: list[int | None]
+
+
+class PodsDocument(msgspec.Struct):
+    """Body of GET /api/v1/pods: one value a pod in each list, in the order of namespace and name. `time` is that of the
+    newest reading, as its source gave it; `cores` and `bytes` are null where that did not say. The source averages
+    cores over `cores_span_s` seconds; `bytes_kind` is rss or working_set. Asked for every `every_s` seconds."""
+
+    timestamp: UnixSeconds
+    source: str
+    every_s: float
+    cores_from: str
+    cores_span_s: float
+    bytes_from: str
+    bytes_kind: str
+    namespace: list[str]
+    pod: list[str]
+    node: list[str]
+    time: list[float]
+    cores: list[float | None]
+    bytes: list[int | None]
+    averages: list[PodAverages]
+
+
 class HistorySeries(msgspec.Struct):
     """One metric and operator of one node over time; `points` are [unix seconds, value], ascending."""
 

@@ -46,6 +46,8 @@ from watcher.model import (
     origin_of,
 )
 from watcher.outage import Guard
+from watcher.pod_refresh import PodConfig, PodRefresher
+from watcher.pods import PODS
 from watcher.providers.base import Fetch, Provider, ProviderError, QueryPlan, provenance
 from watcher.publish import Published
 from watcher.snapshot import take_snapshot, window_records
@@ -94,6 +96,7 @@ class RefreshConfig:
     keep: tuple[str, ...] = ("CPU", "Memory")  # metric types whose windows are recorded each minute
     cluster: str = ""  # the name of the cluster, "" for none
     limits: review.Limits = field(default_factory=review.Limits)
+    pods: str = "auto"  # auto, on or off
 
     @property
     def reach(self) -> float:
@@ -149,6 +152,16 @@ class Refresher:
         self._last_clocks: tuple[float, float] | None = None
         self._tick_lock = asyncio.Lock()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="digest")
+        self.pods = PodRefresher(
+            provider,
+            config=_pod_config(config),
+            clock=self._clock,
+            tag=self._tag,
+            work=self._in_worker,
+            report=lambda findings: self.findings.add(findings),  # a reload puts another log in its place
+            count=lambda kind: self._count_failure(kind, PODS),
+            observe=observe,
+        )
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -183,6 +196,7 @@ class Refresher:
             self._guard.limits = self.config.limits
         self.stats = other.stats
         self._warm, self._born = other._warm, other._born
+        self.pods.continue_from(other.pods)
         self.published = other.published
         if other.published is not None and np.isfinite(other.published.snapshot.end):
             self._restored = await other.samples()
@@ -270,8 +284,8 @@ class Refresher:
     # --- the tick ----------------------------------------------------------------------------------------------------
 
     async def tick(self) -> None:
-        """Fetch, review, append, compute, publish, store; then what is missing of the past. Never raises for what a
-        source can do wrong, and ends within its deadline."""
+        """Fetch, review, append, compute, publish, store; then what is missing of the past, and beside it what pods
+        use. Never raises for what a source can do wrong, and ends within its deadline."""
         if self._tick_lock.locked():
             self.note_skipped()
             return
@@ -280,7 +294,9 @@ class Refresher:
             deadline = asyncio.get_running_loop().time() + TICK_SHARE * self.config.interval
             self._watch_clock()
             if await self._fetch_newest(deadline):
-                await self._backfill(deadline)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._backfill(deadline), name="backfill")
+                    group.create_task(self.pods.refresh(deadline), name="pods")
                 backfilled = self._spans.next_slice(self._clock.now()) is None
                 self._warm = self._warm or (backfilled and not self.needs_quick_ticks)
             self.stats.ticks += 1
@@ -558,6 +574,7 @@ class Refresher:
         self.findings.add([Finding(FindingKind.CLOCK_STEP, "", "", now, reason, Remedy.HISTORY_EMPTIED)])
         self._history = self._new_history()
         self._restored = None
+        self.pods.forget()
         self._spans.forget()
         self._recorded_minute = -1
 
@@ -602,6 +619,16 @@ def _of_cluster(restored: Restored, cluster: str) -> Restored | None:
         return None
     blocks = tuple(block for block in restored.blocks if block.metric in origins)
     return replace(restored, provenance=origins, blocks=blocks)
+
+
+def _pod_config(config: RefreshConfig) -> PodConfig:
+    return PodConfig(
+        mode=config.pods,
+        interval=config.interval,
+        windows=config.windows,
+        max_staleness=config.max_staleness,
+        max_ahead_s=config.limits.max_ahead_s,
+    )
 
 
 def _told(reason: str, hint: str) -> str:

@@ -38,6 +38,7 @@ from watcher.handover import Origin
 from watcher.heap import share_one_heap
 from watcher.model import FindingsDocument, MetricType, Operator, ProviderHealth, Restored, Window
 from watcher.peers import Peers
+from watcher.pods import PublishedPods
 from watcher.providers.base import QueryPlan
 from watcher.publish import Published
 from watcher.refresh import TICK_SHARE, Clock, RefreshConfig, Refresher, SystemClock, TickStats
@@ -165,6 +166,7 @@ def refresh_config(settings: Settings) -> RefreshConfig:
         keep=settings.store.keep,
         cluster=settings.cluster.name or "",
         limits=limits,
+        pods=refresh.pods,
     )
 
 
@@ -227,6 +229,13 @@ class Watcher:
     @property
     def published(self) -> Published | None:
         return self._refresher.published
+
+    @property
+    def pods(self) -> PublishedPods | None:
+        return self._refresher.pods.published
+
+    def want_pods(self) -> str:
+        return self._refresher.pods.want()
 
     @property
     def provider_health(self) -> ProviderHealth:

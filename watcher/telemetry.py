@@ -25,6 +25,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from watcher.exposition import View, node_windows
 from watcher.model import ProviderHealth, Snapshot
+from watcher.pods import PublishedPods
 from watcher.providers.base import QueryPlan
 from watcher.publish import Deflated, Encoding, Published, deflate, gzip_of
 
@@ -65,6 +66,8 @@ class Vitals(Protocol):
 
     @property
     def published(self) -> Published | None: ...
+    @property
+    def pods(self) -> PublishedPods | None: ...
     @property
     def provider_health(self) -> ProviderHealth: ...
     @property
@@ -210,6 +213,7 @@ class _VitalSigns:
         """Called by the registry."""
         yield from self._ticks()
         yield from self._snapshot()
+        yield from self._pods()
         yield from self._provider()
         yield from self._store()
         rows = [({"kind": kind}, count) for kind, count in sorted(self._vitals.finding_counts().items())]
@@ -238,6 +242,15 @@ class _VitalSigns:
         yield _gauge("nodes_quarantined", "Nodes that are left out.", [({}, len(snapshot.quarantined))])
         rows = [({"window": window}, ratio) for window, ratio in coverage(snapshot).items()]
         yield _gauge("window_coverage_ratio", "Samples held over samples expected, mean of nodes and metrics.", rows)
+
+    def _pods(self) -> Iterator[Family]:
+        pods = self._vitals.pods
+        if pods is None:
+            return
+        yield _gauge("pods", "Pods whose use is known.", [({}, len(pods.table.pods))])
+        if pods.table.pods:
+            age = pods.age(self._vitals.monotonic())
+            yield _gauge("pods_age_seconds", "Age of the newest reading of a pod.", [({}, age)])
 
     def _provider(self) -> Iterator[Family]:
         up = self._vitals.provider_health.ok

@@ -43,6 +43,7 @@ NAMESPACES = "v1/namespaces"
 BUDGETS = "policy/v1/poddisruptionbudgets"
 NODE_METRICS = "metrics.k8s.io/v1beta1/nodes"
 ACCESS_REVIEWS = "authorization.k8s.io/v1/selfsubjectaccessreviews"
+POD_METRICS = "metrics.k8s.io/v1beta1/pods"
 REMEMBERED = 10_000
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
@@ -67,6 +68,7 @@ KINDS = {
     "apps/v1/daemonsets": Kind("DaemonSet", namespaced=True),
     NODE_METRICS: Kind("NodeMetrics"),
     ACCESS_REVIEWS: Kind("SelfSubjectAccessReview"),
+    POD_METRICS: Kind("PodMetrics", namespaced=True),
 }
 
 
@@ -180,6 +182,17 @@ class FakeKube:
     def usage(self, name: str, *, time: str, cpu: str = "1", memory: str = "2Gi", window: str = "10.062s") -> None:
         """What metrics-server knows of a node; `time` as in RFC 3339."""
         self.put(NODE_METRICS, name, timestamp=time, window=window, usage={"cpu": cpu, "memory": memory})
+
+    def pod_usage(
+        self, key: str, *containers: tuple[str, str], time: str, window: str = "15.2s", **content: Any
+    ) -> None:
+        """What metrics-server knows of a pod, "default/NAME" where no namespace is said: (cpu, memory) of each of its
+        containers."""
+        used = [
+            {"name": f"c{number}", "usage": {"cpu": cpu, "memory": memory}}
+            for number, (cpu, memory) in enumerate(containers)
+        ]
+        self.put(POD_METRICS, key, **{"timestamp": time, "window": window, "containers": used, **content})
 
     def names(self, resource: str) -> set[str]:
         """The names of what there is."""
@@ -382,7 +395,7 @@ class FakeKube:
         there = [item for item in self._objects[asked.resource].values() if self._selects(asked, item)]
         version, items = self._pages.get(token) or (self._version, there)
         metadata: Item = {"resourceVersion": str(version)}
-        if asked.resource == NODE_METRICS:  # metrics-server knows neither versions nor pages
+        if asked.resource in (NODE_METRICS, POD_METRICS):  # metrics-server knows neither versions nor pages
             metadata, limit = {}, 0
         if limit and len(items) > limit:
             items, rest = items[:limit], items[limit:]

@@ -20,6 +20,7 @@ from watcher.api.routing import Route
 from watcher.api.runner import make_runner
 from watcher.api.service import StoredSeries
 from watcher.model import F32, I64, FindingsDocument, Operator, ProviderHealth, Window
+from watcher.pods import PublishedPods
 from watcher.providers.base import QueryPlan
 from watcher.publish import Published
 from watcher.telemetry import Telemetry
@@ -67,6 +68,9 @@ class FakeService:
     """Everything that the API and the telemetry ask a service for. Its clocks stand still until a test moves them."""
 
     published: Published | None = field(default_factory=lambda: publish(snapshot_of(small_fleet())))
+    pods: PublishedPods | None = None
+    no_pods: str = ""
+    wanted: int = 0
     provider_health: ProviderHealth = field(default_factory=lambda: ProviderHealth(True, "", 1_699_999_000.0))
     windows: tuple[Window, ...] = WINDOWS
     max_staleness: float = 300.0
@@ -85,6 +89,10 @@ class FakeService:
     plans: dict[str, QueryPlan] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     store: StoreState | None = field(default_factory=StoreState)
+
+    def want_pods(self) -> str:
+        self.wanted += 1
+        return self.no_pods
 
     def monotonic(self) -> float:
         return self.clock

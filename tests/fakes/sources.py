@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, Metric, SeriesBatch
-from watcher.providers.base import Fetch, ProviderError, QueryFailure, QueryPlan
+from watcher.pods import PodOrigin, PodUsage
+from watcher.providers.base import Fetch, PodFetch, ProviderError, QueryFailure, QueryPlan
 
 CPU = METRIC_BY_KEY["CPU"]
 MEMORY = METRIC_BY_KEY["Memory"]
@@ -81,6 +82,31 @@ class MemorySource:
             np.array(time, dtype=np.float64),
             np.array(value, dtype=np.float64),
         )
+
+
+@dataclass
+class PodSource(MemorySource):
+    """The same with pods: `pods` are their readings now, as (node, time, cores, bytes) by NAMESPACE/NAME; `no_pods` is
+    what a question for them raises, `pods_hang` has it never answered."""
+
+    pods: dict[str, tuple[str, float, float, float]] = field(default_factory=dict)
+    no_pods: Exception | None = None
+    pods_hang: bool = False
+    pods_from: str = "cores"
+    asked_for_pods: list[float] = field(default_factory=list)
+
+    async def fetch_pods(self, now: float) -> PodFetch:
+        """What `pods` hold."""
+        self.asked_for_pods.append(now)
+        await asyncio.sleep(0)
+        if self.pods_hang:
+            await asyncio.Event().wait()
+        if self.no_pods is not None:
+            raise self.no_pods
+        names = tuple((name.partition("/")[0], name.partition("/")[2]) for name in self.pods)
+        nodes = tuple(node for node, *_ in self.pods.values())
+        columns = (np.array([row[at] for row in self.pods.values()], dtype=np.float64) for at in (1, 2, 3))
+        return PodFetch(PodUsage(names, nodes, *columns), PodOrigin(self.source, self.pods_from, 60.0, "bytes", "rss"))
 
 
 @dataclass

@@ -11,6 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from tests.fakes.pods import publish_pods, small_pods
 from tests.fakes.service import FakeService, Live, Protection, stored
 from tests.fakes.snapshots import publish, small_fleet, snapshot_of
 from watcher.api.openapi import Answer, Operation, Parameter
@@ -27,7 +28,8 @@ FINDINGS = FindingsDocument(
 
 def service() -> FakeService:
     fleet = publish(snapshot_of(small_fleet(), ages={"node-2": 120.5}))
-    return FakeService(published=fleet, found=FINDINGS, series=[stored({1_699_999_800: 12.5})])
+    pods = publish_pods(small_pods())
+    return FakeService(published=fleet, pods=pods, found=FINDINGS, series=[stored({1_699_999_800: 12.5})])
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,7 @@ def test_every_path_is_described(document):
         "/watcher/{host}",
         "/watcher/health",
         "/api/v1/columns",
+        "/api/v1/pods",
         "/api/v1/history",
         "/api/v1/findings",
         "/api/v1/samples",
@@ -87,7 +90,7 @@ def test_every_path_parameter_and_code_is_in_the_documentation(document):
             assert f"`{parameter['name']}`" in text or f"{{{parameter['name']}}}" in text
     sources = [
         (repository / "watcher" / "api" / f"{module}.py").read_text()
-        for module in ("handlers", "refusals", "routing", "runner")
+        for module in ("handlers", "pods", "refusals", "routing", "runner")
     ]
     codes = {code for source in sources for code in re.findall(r'ApiError\(\s*(?:\d+|status),\s*"(\w+)"', source)}
     assert {"stale", "partial_outage", "bad_request", "unauthorized"} <= codes
@@ -121,6 +124,9 @@ LIVE = [
     ("/watcher/health", "/watcher/health"),
     ("/api/v1/columns", "/api/v1/columns"),
     ("/api/v1/columns", "/api/v1/columns?operator=Latest&type=CPU"),
+    ("/api/v1/pods", "/api/v1/pods"),
+    ("/api/v1/pods", "/api/v1/pods?host=node-2&namespace=b"),
+    ("/api/v1/pods", "/api/v1/pods?host=nope"),
     ("/api/v1/history", "/api/v1/history?host=node-1"),
     ("/api/v1/history", "/api/v1/history?host=node-1&shape=rows"),
     ("/api/v1/findings", "/api/v1/findings"),

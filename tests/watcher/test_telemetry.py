@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.fakes.pods import publish_pods, small_pods
 from tests.fakes.service import FakeService, Live, StoreState, Ticks
 from tests.fakes.snapshots import large_fleet, publish, small_fleet, snapshot_of, steady
 from tests.real.parts import find_program, program_environment
@@ -157,6 +158,14 @@ def test_nodes_are_written_once_per_snapshot():
     assert 0.26 == value(first, PREFIX + "utilisation_ratio", **name)
 
 
+def test_pods_are_told_of_while_they_are_known():
+    """Nothing without them, and no age where there is no pod."""
+    assert not any("load_watcher_pods" in line for line in exposed(FakeService()).decode().splitlines())
+    page = exposed(FakeService(pods=publish_pods({}))).decode()
+    assert "load_watcher_pods 0.0" in page
+    assert "pods_age" not in page
+
+
 # --- the service itself ----------------------------------------------------------------------------------------------
 
 
@@ -175,6 +184,7 @@ def test_the_state_of_the_service():
         published=publish(snapshot, age_s=4.0),
         provider_health=ProviderHealth(False, "down", 1.0),
         clock=1010.0,
+        pods=publish_pods(small_pods(), age_s=2.0),
         stats=Ticks(ticks=10, failed=3, skipped=2, query_failures={("refused", "m"): 4, ("unreachable", ""): 3}),
         plans={"m": QueryPlan("m", 'rate(x{a="b"}[5m])', "ratio", "node", 300.0, "configured")},
         counts={"jump": 5, "stale": 0},
@@ -186,6 +196,8 @@ def test_the_state_of_the_service():
         ("snapshot_age_seconds", {}, 14.0),
         ("nodes", {}, 3.0),
         ("nodes_held", {}, 1.0),
+        ("pods", {}, 3.0),
+        ("pods_age_seconds", {}, 12.0),
         ("nodes_lost", {}, 1.0),
         ("nodes_quarantined", {}, 2.0),
         ("provider_up", {}, 0.0),

@@ -43,6 +43,7 @@ from watcher.api.parameters import (
     unknown,
     window_of,
 )
+from watcher.api.pods import etag_of_pods, no_pods, pod_headers, selected_pods
 from watcher.api.refusals import (
     nothing_known,
     nothing_selected,
@@ -72,6 +73,7 @@ from watcher.api.routing import JSON, Access, ApiError, Handler, Protection, Rou
 from watcher.api.series import history_body
 from watcher.api.service import HistoryUnavailable, Service
 from watcher.model import METRICS, Column, default_window
+from watcher.pods import PublishedPods
 from watcher.publish import Document, Encoding, Published, Selection, Shape, columns
 from watcher.telemetry import CONTENT_TYPE as EXPOSITION
 from watcher.telemetry import Telemetry
@@ -85,6 +87,7 @@ _WATCHER = operations.WATCHER.query_names
 _WATCHER_HOST = operations.WATCHER_HOST.query_names
 _COLUMNS = operations.COLUMNS.query_names
 _HISTORY = operations.HISTORY.query_names
+_PODS = operations.PODS.query_names
 Made = TypeVar("Made")
 
 
@@ -185,6 +188,7 @@ class Api:
         self._running: dict[object, asyncio.Task[Any]] = {}
         self._kept = Kept(KEPT_BYTES)
         self._answering: _Answering | None = None
+        self._pods_kept = ("", Kept(KEPT_BYTES))  # bodies of what is published under that tag
         self._page = page_of(WEB / "index.html")
 
     # --- the load of nodes -------------------------------------------------------------------------------------------
@@ -300,6 +304,46 @@ class Api:
             text = self._kept.get(plain) or await self._columns(published, selection, Encoding.IDENTITY)
             body = await self._once(key, partial(compressed, text, encoding))
         self._kept.put(key, body)
+        return body
+
+    # --- pods --------------------------------------------------------------------------------------------------------
+
+    async def pods(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """What each pod uses."""
+        values = query_values(request.rel_url.raw_query_string, known=_PODS)
+        service = self._service
+        why, pods = service.want_pods(), service.pods
+        if pods is None or not pods.table.pods:
+            raise no_pods(service, why)
+        age = pods.age(service.monotonic())
+        if age > service.max_staleness:
+            raise stale(service, age)
+        encoding = encoding_for(request)
+        etag = etag_of_pods(pods, values, encoding)
+        headers = pod_headers(pods, etag, encoding, scope=self._scope, age=int(age))
+        if has_it(request, etag):
+            return not_modified(headers)
+        if values:
+            text = await self._in_thread(partial(selected_pods, service, pods, values))
+            body = await self._in_thread(partial(compressed, text, encoding))
+        else:
+            body = await self._all_pods(pods, encoding)
+        return sent(body, headers)
+
+    async def _all_pods(self, pods: PublishedPods, encoding: Encoding) -> bytes:
+        """All pods in a content coding; the plain body is made and kept first."""
+        if self._pods_kept[0] != pods.tag:
+            self._pods_kept = (pods.tag, Kept(KEPT_BYTES))
+        kept = self._pods_kept[1]
+        key = etag_of_pods(pods, {}, encoding)
+        body = kept.get(key)
+        if body is None:
+            if encoding is Encoding.IDENTITY:
+                body = await self._once(key, pods.body)
+            else:
+                text = await self._all_pods(pods, Encoding.IDENTITY)
+                body = await self._once(key, partial(compressed, text, encoding))
+            kept.put(key, body)
         return body
 
     # --- what was, and what was found --------------------------------------------------------------------------------
@@ -425,6 +469,7 @@ class Api:
             Route("/watcher/health", "provider_health", self.provider_health, operations.PROVIDER_HEALTH),
             Route("/watcher/{host}", "watcher_host", self.watcher_host, operations.WATCHER_HOST),
             Route("/api/v1/columns", "columns", self.columns, operations.COLUMNS),
+            Route("/api/v1/pods", "pods", self.pods, operations.PODS),
             Route("/api/v1/history", "history", self.history, operations.HISTORY),
             Route("/api/v1/findings", "findings", self.findings, operations.FINDINGS),
             Route("/api/v1/samples", "samples", self.samples, operations.SAMPLES),

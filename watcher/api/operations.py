@@ -17,6 +17,7 @@ from watcher.model import (
     FindingsDocument,
     HistoryDocument,
     KepWatcherDocument,
+    PodsDocument,
     WatcherDocument,
 )
 from watcher.publish import Shape
@@ -113,6 +114,24 @@ COLUMNS = Operation(
     "The load of all nodes as columns",
     {200: Answer("the columns", ColumnsDocument), 304: _NOT_MODIFIED, 400: _BAD, 404: _NONE, 503: _STALE},
     (WINDOW, TYPE, OPERATOR),
+)
+PODS = Operation(
+    "What each pod uses, as columns",
+    {
+        200: Answer("the pods", PodsDocument),
+        304: _NOT_MODIFIED,
+        400: _BAD,
+        404: failure(
+            "no_pods: nothing is known of pods (yet), or of those that were selected, and why; unknown_host: there is "
+            "neither a node of that name nor a pod on it"
+        ),
+        503: failure("stale: older than max_staleness"),
+    },
+    (
+        Parameter("host", "only pods on nodes of these names", repeatable=True),
+        Parameter("namespace", "only pods in these namespaces", repeatable=True),
+    ),
+    'Under refresh.pods = "auto" the source is asked for pods from the first request on, so the first answer is 404.',
 )
 HISTORY = Operation(
     "Stored windows of one node over time",

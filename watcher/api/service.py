@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from watcher.model import F32, I64, FindingsDocument, Operator, ProviderHealth, Window
+from watcher.pods import PublishedPods
 from watcher.publish import Published
 
 
@@ -45,6 +46,16 @@ class Service(Protocol):
     @property
     def published(self) -> Published | None:
         """The document of the last tick that had one; None before the first."""
+        ...
+
+    @property
+    def pods(self) -> PublishedPods | None:
+        """What is known of pods; None while nothing is."""
+        ...
+
+    def want_pods(self) -> str:
+        """Somebody wants to know of pods, which is what has the source asked for them. Why there are none; "" if there
+        are some, or may be after the next tick."""
         ...
 
     @property

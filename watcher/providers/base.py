@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from watcher.model import Finding, Provenance, SeriesBatch
+from watcher.pods import PodOrigin, PodUsage
 
 
 class ProviderError(Exception):
@@ -50,6 +51,12 @@ class ProviderMalformed(ProviderError):
 
     kind = "malformed"
     usual_hint = "Is it the source itself that answers, or something before it, such as a proxy or a login page?"
+
+
+class NoPodUsage(ProviderError):
+    """The source is well, and tells nothing of pods: it never does, or not here."""
+
+    kind = "no_pods"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,39 @@ class Provider(Protocol):
     async def close(self) -> None:
         """Release everything within a second, whatever still hangs."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class PodFetch:
+    """What a source knows of pods at the moment, not reviewed yet, and what it noticed itself."""
+
+    usage: PodUsage
+    origin: PodOrigin
+    findings: tuple[Finding, ...] = ()
+
+
+@runtime_checkable
+class PodProvider(Protocol):
+    """A Provider that also tells what pods use."""
+
+    async def fetch_pods(self, now: float) -> PodFetch:
+        """The newest reading of every pod at `now` (unix seconds), each at its own time.
+
+        Raises NoPodUsage where the source has none, with what is missing and how it gets there, and any other
+        ProviderError where it did not answer. Cancelling must be safe at any await.
+        """
+        ...
+
+
+async def fetch_pods(provider: Provider, now: float) -> PodFetch:
+    """What any source knows of pods; who wants to know whether it has any asks for them and looks at the error. Raises
+    as PodProvider.fetch_pods does."""
+    if isinstance(provider, PodProvider):
+        return await provider.fetch_pods(now)
+    raise NoPodUsage(
+        f"{provider.source} tells nothing of pods",
+        hint="Pod usage comes from metrics-server, or from a Prometheus that scrapes the kubelets' cAdvisor.",
+    )
 
 
 def provenance(plan: QueryPlan, origin: str) -> Provenance:

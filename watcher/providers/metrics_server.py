@@ -15,12 +15,10 @@ import asyncio
 import logging
 import math
 import os
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -42,16 +40,19 @@ from watcher.kube import (
     key_of,
     nano,
 )
+from watcher.kube.times import read_duration, read_time
 from watcher.model import F64, METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch
 from watcher.providers.asking import AHEAD_S, BEHIND_S
 from watcher.providers.base import (
     Fetch,
+    PodFetch,
     ProviderError,
     ProviderMalformed,
     ProviderRefused,
     ProviderUnreachable,
     QueryPlan,
 )
+from watcher.providers.metrics_server_pods import PodReader
 
 if TYPE_CHECKING:
     from watcher.settings import Settings
@@ -63,8 +64,6 @@ RESOURCES: Mapping[str, str] = {"CPU": "cpu", "Memory": "memory"}
 LONGEST_WINDOW_S = 120.0
 """Rarer samples count for no window (contract 5.1, "Coverage")."""
 REASON = "usage over status.capacity; metrics-server tells nothing else of a node"
-
-_DURATION = re.compile(r"(?:(?P<h>\d{1,9})h)?(?:(?P<m>\d{1,9})m(?!s))?(?:(?P<s>\d{1,9}(?:\.\d{0,9})?)s)?", re.ASCII)
 
 
 # --- from an answer to samples ---------------------------------------------------------------------------------------
@@ -103,7 +102,7 @@ def read_usage(
         if name not in nodes:
             reason = "metrics-server tells of it, and the cluster has no node of that name"
             findings.append(Finding(FindingKind.UNKNOWN_NODE, name, "", now, reason, Remedy.DROPPED))
-        elif (at := _read_time(item.timestamp)) is None:
+        elif (at := read_time(item.timestamp)) is None:
             reason = f"metrics-server gives the time {item.timestamp[:40]!r}, which is none"
             findings.append(Finding(FindingKind.NON_FINITE, name, "", now, reason, Remedy.DROPPED))
         elif not now - BEHIND_S <= at <= now + AHEAD_S:
@@ -112,7 +111,7 @@ def read_usage(
             findings.append(Finding(kind, name, "", now, reason, Remedy.DROPPED))
         else:
             rows[name] = at, [_share(item, nodes[name], key=key, now=now, findings=findings) for key in keys]
-            windows.append(_read_window(item.window))
+            windows.append(read_duration(item.window))
     for name in nodes.keys() - told.keys():
         reason = "metrics-server tells nothing of it: is it new, or its kubelet out of reach?"
         findings.append(Finding(FindingKind.MISSING, name, "", now, reason, Remedy.LEFT_OUT))
@@ -143,24 +142,6 @@ def _share(item: NodeMetrics, node: Node, *, key: str, now: float, findings: lis
     return float("nan")
 
 
-def _read_time(text: str) -> float | None:
-    """Unix seconds of an RFC 3339 time, None if it is none."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return None if at.tzinfo is None else at.timestamp()
-
-
-def _read_window(text: str) -> float | None:
-    """Seconds of a Go duration of hours, minutes and seconds ("1m0.5s"), None for anything else."""
-    match = _DURATION.fullmatch(text)
-    if match is None or not text:
-        return None
-    hours, minutes, seconds = (float(match[unit] or 0) for unit in "hms")
-    return 3600 * hours + 60 * minutes + seconds
-
-
 # --- the provider ----------------------------------------------------------------------------------------------------
 
 
@@ -189,6 +170,7 @@ class MetricsServerProvider:
         self._client = client
         self._clock = clock
         self._nodes = Informer(client, NODES)
+        self._pods = PodReader(client, source=self.source)
         self._readings: deque[Reading] = deque(maxlen=math.ceil(max_seconds / resolution) + 1)
         self._newest: Mapping[str, float] = {}
         self._findings: tuple[Finding, ...] = ()
@@ -209,6 +191,7 @@ class MetricsServerProvider:
             await asyncio.wait([self._task], timeout=0.5)
             self._task = None
         await self._nodes.close()
+        await self._pods.close()
         await self._client.close()
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
@@ -230,6 +213,14 @@ class MetricsServerProvider:
             plans={METRIC_BY_KEY[key].name: plan_of(key) for key in keys},
             findings=(*self._findings, *self._state_findings()),
         )
+
+    async def fetch_pods(self, now: float) -> PodFetch:
+        """What pods use at the moment. The first question also begins to watch where pods are, which takes a while in a
+        large cluster; a caller who gives up meanwhile does not stop that."""
+        try:
+            return await self._pods.fetch(now)
+        except KubeError as error:
+            raise _translate(error) from error
 
     def _had(self) -> list[str]:
         return [key for key in self.keys if key in RESOURCES]

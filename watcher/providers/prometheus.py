@@ -25,6 +25,7 @@ from watcher.model import METRIC_BY_NAME, SOURCE_UNITS, Finding, FindingKind, Me
 from watcher.providers.asking import connection, most_telling, untimely
 from watcher.providers.base import (
     Fetch,
+    PodFetch,
     ProviderError,
     ProviderRefused,
     QueryFailure,
@@ -54,6 +55,7 @@ from watcher.providers.prometheus_plans import (
     read_names,
     settle,
 )
+from watcher.providers.prometheus_pods import PodQuestions
 from watcher.providers.prometheus_transport import Transport
 
 if TYPE_CHECKING:
@@ -128,6 +130,7 @@ class PrometheusProvider:
     def __init__(self, config: PrometheusConfig) -> None:
         self._config = config
         self._transport = Transport(config)
+        self._pods = PodQuestions(config, self._transport, source=self.source)
         self._watches = {
             metric.name: _Watch(
                 metric,
@@ -191,6 +194,10 @@ class PrometheusProvider:
             findings=tuple(fetching.findings),
             clock_offset_s=min(fetching.clock)[1] if fetching.clock else None,
         )
+
+    async def fetch_pods(self, now: float) -> PodFetch:
+        """What pods use at `now`, by cAdvisor's series."""
+        return await self._pods.fetch(now)
 
     def _begin(self, since: float, until: float) -> _Fetching:
         present = until >= self._latest

@@ -482,6 +482,14 @@ class RefreshSettings(Table):
             _windows(), "The windows to compute, whole multiples of resolution. The history is as long as the longest."
         ),
     )
+    pods: str = field(
+        default="auto",
+        metadata=about(
+            values.choice(("auto", "on", "off")),
+            "Whether the source is asked once a minute for what pods use (docs/pods.md), which costs more than all "
+            "nodes together. auto: from the first time that somebody asks us until 15 minutes after the last.",
+        ),
+    )
     max_staleness: float = field(
         default=5 * MINUTE,
         metadata=about(

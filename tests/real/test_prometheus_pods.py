@@ -1,0 +1,316 @@
+"""Pod usage from cAdvisor's series in a real Prometheus, and in a real VictoriaMetrics."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import RunService
+from tests.real.cadvisor import RealPod, address_of, by_address, by_node_label, cadvisor_series, uname_series
+from tests.real.feed import Feed
+from tests.real.parts import Prometheus, PromqlServer, VictoriaMetrics
+from tests.real.remote_write import Series
+from tests.waiting import wait_for
+from watcher.providers.base import NoPodUsage, PodFetch, fetch_pods
+from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider
+from watcher.providers.prometheus_matchers import parse_matchers
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+NODES = ("node-01", "node-02")
+WEB = RealPod("web-0", "node-01", {"app": (1.5, 2e9), "sidecar": (0.25, 5e7)})
+IDLE = RealPod("idle", "node-02", {"app": (0.0, 0.0)}, namespace="batch")
+
+
+def run(config: PrometheusConfig, work: Callable[[PrometheusProvider], Awaitable[Any]]) -> Any:
+    """Let `work` use a provider, which is closed afterwards."""
+
+    async def inside() -> Any:
+        provider = PrometheusProvider(config)
+        await provider.start()
+        try:
+            async with asyncio.timeout(60):
+                return await work(provider)
+        finally:
+            await provider.close()
+
+    return asyncio.run(inside())
+
+
+def fetch(server: PromqlServer, *, now: float, **settings: Any) -> PodFetch:
+    """One fetch of pods."""
+    config = PrometheusConfig(**{"address": server.url, "backoff": (0.05,), **settings})
+    got: PodFetch = run(config, lambda provider: fetch_pods(provider, now))
+    return got
+
+
+def no_pods(server: PromqlServer, *, now: float, **settings: Any) -> NoPodUsage:
+    with pytest.raises(NoPodUsage) as caught:
+        fetch(server, now=now, **settings)
+    return caught.value
+
+
+def samples(*, ago: float = 2.0, step: float = 15.0, span: float = 600.0) -> np.ndarray:
+    """Times until `ago` seconds ago."""
+    return time.time() - ago - step * np.arange(int(span // step), -1, -1)
+
+
+def labels(of: Callable[[str], Mapping[str, str]], **more: str) -> dict[str, Mapping[str, str]]:
+    return {node: {**of(node), **more} for node in NODES}
+
+
+def rows(got: PodFetch) -> dict[str, tuple[str, float, float, float]]:
+    """Node, time, cores and bytes by NAMESPACE/NAME; each pod once."""
+    usage = got.usage
+    columns = (usage.time.tolist(), usage.cores.tolist(), usage.memory.tolist())
+    assert len(set(usage.pods)) == len(usage.pods)
+    return {"/".join(pod): row for pod, *row in zip(usage.pods, usage.nodes, *columns, strict=True)}  # type: ignore[misc]
+
+
+def expect(found: tuple[str, float, float, float], pod: RealPod, at: float) -> None:
+    node, told_at, cores, memory = found
+    assert pod.node == node
+    assert told_at == pytest.approx(at, abs=1e-3)
+    assert cores == pytest.approx(pod.cores, rel=1e-6, abs=1e-9)
+    assert memory == pod.memory
+
+
+@pytest.fixture(scope="module")
+def victoria_metrics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VictoriaMetrics]:
+    with VictoriaMetrics(tmp_path_factory.mktemp("victoria-metrics")) as server:
+        yield server
+
+
+# --- one set of series, many questions -------------------------------------------------------------------------------
+
+
+class Cluster:
+    """Series that several tests read, told apart by a label `cluster`: what it takes to ask for one of them."""
+
+    def __init__(self, server: PromqlServer) -> None:
+        self.server = server
+        self.times = samples()
+        self.now = float(self.times[-1]) + 1.0
+        self.number = 0
+
+    def write(self, series: Any) -> dict[str, Any]:
+        """Store these series; returns the settings that see them alone."""
+        self.number += 1
+        name = f"c{self.number}"
+        self.server.write([Series({**one.labels, "cluster": name}, one.times, one.values) for one in series])
+        return {"matchers": parse_matchers(f'cluster="{name}"')}
+
+
+@pytest.fixture(scope="module")
+def cluster(shared_prometheus: Prometheus) -> Cluster:
+    return Cluster(shared_prometheus)
+
+
+def test_a_pod_is_the_sum_of_its_real_containers(cluster: Cluster):
+    """Neither the pause container nor any cgroup; an idle pod is there with zeroes; times are the samples' own."""
+    mine = cluster.write(cadvisor_series(WEB, IDLE, times=cluster.times, labels=labels(by_node_label)))
+    got = fetch(cluster.server, now=cluster.now, **mine)
+    found = rows(got)
+    assert {"default/web-0", "batch/idle"} == set(found)
+    expect(found["default/web-0"], WEB, cluster.times[-1])
+    expect(found["batch/idle"], IDLE, cluster.times[-1])
+    assert () == got.findings
+    assert (120.0, "rss", "Prometheus") == (got.origin.span_s, got.origin.memory_kind, got.origin.source)
+    assert "by (namespace, pod, node)" in got.origin.cores
+    assert "[120s]" in got.origin.cores
+
+
+def test_the_matchers_stand_in_every_question(cluster: Cluster):
+    """Two clusters with pods of the same names: neither sees the other's."""
+    other = replace(WEB, containers={"app": (9.0, 9e9)})
+    mine = cluster.write(cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label)))
+    theirs = cluster.write(cadvisor_series(other, times=cluster.times, labels=labels(by_node_label)))
+    expect(rows(fetch(cluster.server, now=cluster.now, **mine))["default/web-0"], WEB, cluster.times[-1])
+    expect(rows(fetch(cluster.server, now=cluster.now, **theirs))["default/web-0"], other, cluster.times[-1])
+
+
+def test_a_container_that_two_jobs_tell_of_counts_once(cluster: Cluster):
+    """And so does one that was started anew, under another id."""
+    twice = [
+        *cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label)),
+        *cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label, job="kubelet-too")),
+    ]
+    again = [Series({**one.labels, "id": one.labels["id"] + "-again"}, one.times, one.values) for one in twice[:2]]
+    mine = cluster.write([*twice, *again])
+    expect(rows(fetch(cluster.server, now=cluster.now, **mine))["default/web-0"], WEB, cluster.times[-1])
+
+
+def test_nodes_behind_addresses_have_the_names_of_their_exporters(cluster: Cluster):
+    """cAdvisor's port is another one than the node exporter's."""
+    series = [
+        *cadvisor_series(WEB, IDLE, times=cluster.times, labels=labels(by_address)),
+        *(uname_series(node, times=cluster.times) for node in NODES),
+    ]
+    found = rows(fetch(cluster.server, now=cluster.now, **cluster.write(series)))
+    expect(found["default/web-0"], WEB, cluster.times[-1])
+    expect(found["batch/idle"], IDLE, cluster.times[-1])
+
+
+def test_nodes_that_nobody_names_are_their_addresses(cluster: Cluster):
+    """Without the port."""
+    mine = cluster.write(cadvisor_series(WEB, times=cluster.times, labels=labels(by_address)))
+    found = rows(fetch(cluster.server, now=cluster.now, **mine))
+    assert address_of("node-01") == found["default/web-0"][0]
+
+
+@pytest.mark.parametrize("label", ["machine", "nothing_has_it"])
+def test_a_label_that_was_set_is_taken_where_it_is(cluster: Cluster, label: str):
+    """Set for the nodes' series: cAdvisor's may lack it, and then the usual ones do."""
+    of = {node: {**by_node_label(node), "machine": f"m-{node}"} for node in NODES}
+    mine = cluster.write(cadvisor_series(WEB, times=cluster.times, labels=of))
+    found = rows(fetch(cluster.server, now=cluster.now, node_label=label, **mine))
+    assert ("m-node-01" if label == "machine" else "node-01") == found["default/web-0"][0]
+
+
+def test_rare_scrapes_make_a_longer_span(cluster: Cluster):
+    """Four of them, so that one that fails leaves a rate."""
+    times = samples(step=60.0)
+    mine = cluster.write(cadvisor_series(WEB, times=times, labels=labels(by_node_label)))
+    got = fetch(cluster.server, now=float(times[-1]) + 1.0, **mine)
+    assert 240.0 == got.origin.span_s
+    expect(rows(got)["default/web-0"], WEB, times[-1])
+
+
+def test_a_pod_of_one_sample_has_no_rate_yet(cluster: Cluster):
+    """Its memory is known, its cores are not; nothing is made up."""
+    series = [
+        *cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label)),
+        *cadvisor_series(IDLE, times=cluster.times[-1:], labels=labels(by_node_label)),
+    ]
+    found = rows(fetch(cluster.server, now=cluster.now, **cluster.write(series)))
+    assert np.isnan(found["batch/idle"][2])
+    assert 0.0 == found["batch/idle"][3]
+
+
+def test_what_is_gone_goes_on_with_the_same_time(cluster: Cluster):
+    """So whoever reads it can tell; a pod that moved stands there twice, each with its own time."""
+    before, after = cluster.times[:-6], cluster.times[-6:]
+    moved = replace(WEB, node="node-02")
+    series = [
+        *cadvisor_series(WEB, times=before, labels=labels(by_node_label)),
+        *cadvisor_series(moved, IDLE, times=after, labels=labels(by_node_label)),
+    ]
+    got = fetch(cluster.server, now=cluster.now, **cluster.write(series))
+    usage = got.usage
+    places = {node: at for pod, node, at in zip(usage.pods, usage.nodes, usage.time, strict=True) if pod[1] == "web-0"}
+    assert {"node-01", "node-02"} == set(places)
+    assert places["node-01"] == pytest.approx(before[-1], abs=1e-3)
+    assert places["node-02"] == pytest.approx(after[-1], abs=1e-3)
+
+
+def test_thousands_of_pods(cluster: Cluster):
+    """All of them, each on its node."""
+    pods = [
+        RealPod(
+            f"p{number:04d}", NODES[number % 2], {"app": (0.001 * number, 1e6 * number)}, namespace=f"n{number % 7}"
+        )
+        for number in range(3000)
+    ]
+    times = cluster.times[-10:]
+    mine = cluster.write(cadvisor_series(*pods, times=times, labels=labels(by_node_label)))
+    found = rows(fetch(cluster.server, now=cluster.now, **mine))
+    assert 3000 == len(found)
+    for pod in pods[::500]:
+        expect(found[f"{pod.namespace}/{pod.name}"], pod, times[-1])
+
+
+def test_without_cadvisor_there_is_no_pod_usage(cluster: Cluster):
+    """Said with what is missing, and what to do."""
+    mine = cluster.write([uname_series("node-01", times=cluster.times)])
+    error = no_pods(cluster.server, now=cluster.now, **mine)
+    assert "there is no container_cpu_usage_seconds_total" in str(error)
+    assert "/metrics/cadvisor" in error.hint
+
+
+def test_cgroups_alone_are_no_pods(cluster: Cluster):
+    """Some container runtimes leave cAdvisor without the names of containers."""
+    whole = [
+        one
+        for one in cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label))
+        if "container" not in one.labels
+    ]
+    error = no_pods(cluster.server, now=cluster.now, **cluster.write(whole))
+    assert "labels namespace, pod and container" in error.hint
+
+
+def test_memory_that_is_not_scraped_costs_memory_alone(cluster: Cluster):
+    """Metrics are often dropped to save room."""
+    series = [
+        one
+        for one in cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label))
+        if one.labels["__name__"] != "container_memory_rss"
+    ]
+    found = rows(fetch(cluster.server, now=cluster.now, **cluster.write(series)))
+    assert found["default/web-0"][2] == pytest.approx(WEB.cores)
+    assert np.isnan(found["default/web-0"][3])
+
+
+def test_victoria_metrics_tells_the_same(victoria_metrics: VictoriaMetrics):
+    """MetricsQL's rate takes the sample before the span with it, which of a steady counter is the same."""
+    times = samples(ago=1.0)
+    victoria_metrics.write(cadvisor_series(WEB, IDLE, times=times, labels=labels(by_node_label)))
+    found = rows(fetch(victoria_metrics, now=float(times[-1]) + 1.0))
+    assert {"default/web-0", "batch/idle"} == set(found)
+    expect(found["default/web-0"], WEB, times[-1])
+    expect(found["batch/idle"], IDLE, times[-1])
+
+
+# --- over time -------------------------------------------------------------------------------------------------------
+
+
+def test_what_to_ask_is_found_out_once_and_again_when_it_brings_nothing(prometheus: Prometheus):
+    """Series that come later are found; the questions of a settled plan are three."""
+
+    async def story(provider: PrometheusProvider) -> None:
+        with pytest.raises(NoPodUsage):
+            await provider.fetch_pods(time.time())
+        times = samples()
+        prometheus.write(list(cadvisor_series(WEB, times=times, labels=labels(by_node_label))))
+        got = await provider.fetch_pods(float(times[-1]) + 1.0)
+        assert (("default", "web-0"),) == got.usage.pods
+        with pytest.raises(NoPodUsage, match="has no sample any more"):
+            await provider.fetch_pods(float(times[-1]) + 3600.0)
+        with pytest.raises(NoPodUsage, match="there is no container_cpu"):
+            await provider.fetch_pods(float(times[-1]) + 3600.0)
+        assert 1 == len((await provider.fetch_pods(float(times[-1]) + 1.0)).usage.pods)
+
+    run(PrometheusConfig(address=prometheus.url), story)
+
+
+def test_a_service_tells_of_pods_once_somebody_asks(prometheus: Prometheus, run_service: RunService):
+    """From the 404 that has the source asked to pods on their nodes, and into /metrics."""
+    times = samples(ago=0.0, step=5.0)
+    prometheus.write(list(cadvisor_series(WEB, IDLE, times=times, labels=labels(by_node_label))))
+    with Feed(prometheus, list(NODES)):
+        config = f"""
+            [provider]
+            name = "prometheus"
+            address = "{prometheus.url}"
+            [refresh]
+            interval = "10s"  # eight seconds for a refresh; without a window yet they come every resolution
+            resolution = "1s"
+        """
+        service = run_service(config=config)
+        first = service.get("/api/v1/pods")
+        assert (404, "no_pods") == (first.status, first.json()["error"]["code"])
+        answer = wait_for(
+            lambda: answer if (answer := service.get("/api/v1/pods?host=node-01")).status == 200 else None,
+            what="the pods",
+            timeout=90.0,
+        )
+        assert answer is not None
+        document = answer.json()
+        assert ["web-0"] == document["pod"]
+        assert document["cores"] == pytest.approx([WEB.cores], rel=0.05)
+        assert [int(WEB.memory)] == document["bytes"]
+        assert "load_watcher_pods 2.0" in service.get("/metrics").text
+        assert "unknown_host" == service.get("/api/v1/pods?host=node-99").json()["error"]["code"]

@@ -1,0 +1,153 @@
+"""GET /api/v1/pods: which pods are told, from which bytes, and what is said where there are none."""
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+import zstandard
+
+from tests.fakes.pods import many_pods, publish_pods, small_pods
+from tests.fakes.service import FakeService, Live
+
+PODS = "/api/v1/pods"
+
+
+def with_pods(**options: Any) -> FakeService:
+    return FakeService(pods=publish_pods(small_pods(), **options))
+
+
+def names(document: dict[str, Any]) -> list[str]:
+    return [f"{namespace}/{pod}" for namespace, pod in zip(document["namespace"], document["pod"], strict=True)]
+
+
+def test_all_pods_as_columns():
+    """In order, null where the source does not say, with the windows that are covered."""
+    with Live(with_pods()) as live:
+        answer = live.ask(PODS)
+    assert 200 == answer.status
+    assert "application/json" == answer.headers["Content-Type"]
+    document = answer.json()
+    assert ["a/web-0", "a/web-1", "b/job"] == names(document)
+    assert ["node-1", "node-2", "node-2"] == document["node"]
+    assert [0.25, 1.5, 0.0] == document["cores"]
+    assert [2**30, 2**31, None] == document["bytes"]
+    assert [1_700_000_000.0] * 3 == document["time"]
+    assert {"5m": [0.25, 1.5, 0.0], "10m": [None] * 3, "15m": [None] * 3} == {
+        each["window"]: each["cores"] for each in document["averages"]
+    }
+    assert (120.0, "rss", 60.0) == (document["cores_span_s"], document["bytes_kind"], document["every_s"])
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("host=node-2", ["a/web-1", "b/job"]),
+        ("host=node-2&namespace=a", ["a/web-1"]),
+        ("host=node-1&host=node-2&namespace=b&namespace=a", ["a/web-0", "a/web-1", "b/job"]),
+        ("namespace=b", ["b/job"]),
+        ("host=&namespace=b", ["b/job"]),
+        ("host=", ["a/web-0", "a/web-1", "b/job"]),
+    ],
+)
+def test_parameters_select(query, expected):
+    """By AND, values of one by OR; an empty one means all."""
+    with Live(with_pods()) as live:
+        document = live.ask(f"{PODS}?{query}").json()
+    assert expected == names(document)
+    assert {len(expected)} == {len(document[name]) for name in ("node", "time", "cores", "bytes")}
+    assert {len(expected)} == {len(each[name]) for each in document["averages"] for name in ("cores", "bytes")}
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("host=node-9", 404, "unknown_host"),
+        ("host=node-9&host=node-1&namespace=none", 404, "unknown_host"),
+        ("host=node-3", 404, "no_pods"),  # a node with windows of its own, and no pod
+        ("namespace=none", 404, "no_pods"),
+        ("pod=web-0", 400, "bad_request"),
+        ("nodes=node-1", 400, "bad_request"),
+    ],
+)
+def test_what_is_not_there_is_an_error(query, status, code):
+    """Never an empty list, which looks like an idle node."""
+    with Live(with_pods()) as live:
+        answer = live.ask(f"{PODS}?{query}")
+    assert (status, code) == (answer.status, answer.error["code"])
+
+
+def test_asking_is_what_has_the_source_asked():
+    """Even if nothing is there yet: then it says when to come back."""
+    with Live() as live:
+        answer = live.ask(PODS)
+        assert (404, "no_pods") == (answer.status, answer.error["code"])
+        assert "60" == answer.headers["Retry-After"]
+        assert 1 == live.service.wanted
+        live.ask(f"{PODS}?host=node-1")
+        assert 2 == live.service.wanted
+        live.ask("/watcher")
+        live.ask("/metrics")
+        assert 2 == live.service.wanted
+
+
+@pytest.mark.parametrize("pods", [None, publish_pods({})], ids=["none", "empty"])
+def test_why_there_are_none_is_said(pods):
+    """By the source, through the hint."""
+    with Live(FakeService(pods=pods, no_pods="InfluxDB tells nothing of pods. Ask another")) as live:
+        answer = live.ask(PODS)
+    assert 404 == answer.status
+    assert "InfluxDB tells nothing of pods. Ask another" == answer.error["hint"]
+    assert "Retry-After" not in answer.headers
+
+
+def test_old_pods_are_not_served():
+    """Like old nodes."""
+    service = with_pods(age_s=10.0)
+    with Live(service) as live:
+        service.clock += 289.0
+        answer = live.ask(PODS)
+        assert (200, "299") == (answer.status, answer.headers["Age"])
+        service.clock += 2.0
+        answer = live.ask(PODS)
+    assert (503, "stale") == (answer.status, answer.error["code"])
+
+
+def test_bodies_are_made_once_and_known_by_their_tag():
+    """The same ETag while they are published, another for another coding, selection and table; 304 for who has it."""
+    service = with_pods()
+    with Live(service) as live:
+        plain = live.ask(PODS)
+        zipped = live.ask(PODS, headers={"Accept-Encoding": "gzip"})
+        small = live.ask(PODS, headers={"Accept-Encoding": "zstd"})
+        selected = live.ask(f"{PODS}?namespace=b&host=node-2")
+        turned = live.ask(f"{PODS}?host=node-2&namespace=b&host=node-2")
+        assert plain.body == gzip.decompress(zipped.body)
+        assert plain.body == zstandard.ZstdDecompressor().decompressobj().decompress(small.body)
+        assert selected.headers["ETag"] == turned.headers["ETag"]
+        tags = {each.headers["ETag"] for each in (plain, zipped, small, selected)}
+        assert 4 == len(tags)
+        for answer, path in ((plain, PODS), (selected, f"{PODS}?host=node-2&namespace=b")):
+            again = live.ask(path, headers={"If-None-Match": answer.headers["ETag"]})
+            assert (304, b"") == (again.status, again.body)
+        service.pods = publish_pods(small_pods(), tag="p2")
+        assert live.ask(PODS, headers={"If-None-Match": plain.headers["ETag"]}).status == 200
+    assert "max-age=60, must-revalidate" == plain.headers["Cache-Control"]
+
+
+def test_head_has_no_body():
+    with Live(with_pods()) as live:
+        answer = live.ask(PODS, method="HEAD")
+        assert (200, b"") == (answer.status, answer.body)
+        assert (
+            "405 GET, HEAD"
+            == f"{live.ask(PODS, method='POST').status} {live.ask(PODS, method='POST').headers['Allow']}"
+        )
+
+
+def test_thousands_of_pods():
+    """In pieces over the socket, whole at the other end."""
+    with Live(FakeService(pods=publish_pods(many_pods(20_000)))) as live:
+        document = json.loads(gzip.decompress(live.ask(PODS, headers={"Accept-Encoding": "gzip"}).body))
+        assert 20_000 == len(document["pod"])
+        assert 30 == len(live.ask(f"{PODS}?host=node-00007").json()["pod"])

@@ -1,0 +1,74 @@
+"""What each pod uses, as the API answers it: which pods are meant, under which ETag, and with which headers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from email.utils import formatdate
+
+import msgspec
+from aiohttp import hdrs
+from multidict import CIMultiDict
+
+from watcher.api.refusals import unknown_host
+from watcher.api.responses import coded
+from watcher.api.routing import JSON, ApiError
+from watcher.api.service import Service
+from watcher.pods import PublishedPods
+from watcher.publish import Encoding
+
+
+def etag_of_pods(pods: PublishedPods, values: Mapping[str, Sequence[str]], encoding: Encoding) -> str:
+    """Unlike for whatever differs in a single byte, and the same again while these pods are what is published."""
+    selected = sorted((name, *sorted(set(given))) for name, given in values.items())
+    which = hashlib.blake2s(msgspec.json.encode(selected), digest_size=8).hexdigest() if selected else ""
+    return f'"{pods.tag}-{which}-{encoding}"'
+
+
+def pod_headers(pods: PublishedPods, etag: str, encoding: Encoding, *, scope: str, age: int) -> CIMultiDict[str]:
+    """Headers of a document of pods. `Age` counts from the newest reading; `scope` begins Cache-Control."""
+    headers = {
+        hdrs.CONTENT_TYPE: JSON,
+        hdrs.VARY: hdrs.ACCEPT_ENCODING,
+        hdrs.CACHE_CONTROL: f"{scope}max-age={int(pods.cadence_s)}, must-revalidate",
+        hdrs.LAST_MODIFIED: formatdate(pods.timestamp, usegmt=True),
+        hdrs.ETAG: etag,
+        hdrs.AGE: str(age),
+    }
+    return coded(headers, encoding)
+
+
+def selected_pods(service: Service, pods: PublishedPods, values: Mapping[str, Sequence[str]]) -> bytes:
+    """The document with the pods on these nodes and in these namespaces. Raises ApiError where there are none."""
+    nodes, namespaces = _names(values, "host"), _names(values, "namespace")
+    rows = pods.rows(nodes, namespaces)
+    if len(rows):
+        return pods.body(rows)
+    for node in sorted(nodes or ()):
+        if node not in pods.nodes and (service.published is None or node not in service.published.row):
+            raise unknown_host(node)
+    raise ApiError(
+        404,
+        "no_pods",
+        "nothing is known of pods on those nodes and in those namespaces",
+        "names are those of GET /api/v1/pods; upper and lower case matter",
+    )
+
+
+def _names(values: Mapping[str, Sequence[str]], parameter: str) -> Collection[str] | None:
+    """The names given; None for all, which an empty name means too."""
+    given = values.get(parameter, ())
+    return frozenset(given) if given and "" not in given else None
+
+
+def no_pods(service: Service, why: str) -> ApiError:
+    """Nothing is known of pods, because of `why`, or because the source was not asked yet."""
+    if why:
+        return ApiError(404, "no_pods", "there is no pod usage", why)
+    return ApiError(
+        404,
+        "no_pods",
+        "there is no pod usage yet",
+        "the source is asked for it at the next refresh; try again then",
+        headers={hdrs.RETRY_AFTER: str(max(1, int(service.interval)))},
+    )
