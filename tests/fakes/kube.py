@@ -479,12 +479,15 @@ class FakeKube:
     def _evict(self, asked: Asked) -> web.Response:
         version, options = asked.body["apiVersion"], asked.body.get("deleteOptions") or {}
         if version not in self.evictions:
-            raise Refusal(400, f'no kind "Eviction" is registered for version "{version}" in scheme "a/fake.go:1"')
+            why = f'no kind "Eviction" is registered for version "{version}" in scheme "fakes/kube.py"'
+            raise Refusal(
+                400, f'Eviction in version "{version.partition("/")[2]}" cannot be handled as a Eviction: {why}'
+            )
         pod, name = self._there(PODS, asked.key), asked.key.rpartition("/")[2]
         uid = (options.get("preconditions") or {}).get("uid", pod["metadata"]["uid"])
         if uid != pod["metadata"]["uid"]:
-            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {pod['metadata']['uid']}"
-            raise Refusal(409, f'Operation cannot be fulfilled on pods "{name}": {why}', name=name, kind="pods")
+            why = f"the UID in the precondition ({uid}) does not match the UID in record ({pod['metadata']['uid']})"
+            raise Refusal(409, f'Operation cannot be fulfilled on Pod "{name}": {why}.', name=name, kind="Pod")
         if pod["status"]["phase"] != "Pending" and "deletionTimestamp" not in pod["metadata"]:
             self._ask_budgets(pod)
         self._end(asked.key, pod, grace=options.get("gracePeriodSeconds", 30))

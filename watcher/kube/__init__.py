@@ -4,10 +4,11 @@ A client library would bring every type of the API and none of what is hard: a w
 that expires half read, objects that went while nobody looked. So the types here are cut down to what is used
 (`objects`, on the common `shapes`), and the hard part is ours (`informer`). `credentials` finds out who we are,
 `client` asks, `answers` reads what comes back, `errors` says what a refusal means for the operator, `quantity` reads
-Kubernetes' numbers.
+Kubernetes' numbers. What changes anything is in `eviction` and `changes`.
 """
 
 from watcher.kube.answers import Event, Listing
+from watcher.kube.changes import add_taint, bind, remove_taint, set_condition
 from watcher.kube.client import EVERYTHING, KubeClient, PatchKind, Selector
 from watcher.kube.credentials import Access, find_access
 from watcher.kube.errors import (
@@ -23,6 +24,7 @@ from watcher.kube.errors import (
     KubeUnreachable,
     missing_rule,
 )
+from watcher.kube.eviction import Eviction, Evictor, Outcome
 from watcher.kube.informer import Informer
 from watcher.kube.objects import (
     NODE_METRICS,
@@ -55,6 +57,8 @@ __all__ = [
     "Container",
     "CustomObject",
     "Event",
+    "Eviction",
+    "Evictor",
     "Informer",
     "KubeClient",
     "KubeConflict",
@@ -73,6 +77,7 @@ __all__ = [
     "NodeAddress",
     "NodeMetrics",
     "ObjectMetadata",
+    "Outcome",
     "Owner",
     "PatchKind",
     "Pod",
@@ -82,8 +87,12 @@ __all__ = [
     "Resources",
     "Selector",
     "Taint",
+    "add_taint",
+    "bind",
     "find_access",
     "key_of",
     "missing_rule",
     "nano",
+    "remove_taint",
+    "set_condition",
 ]

@@ -181,7 +181,11 @@ class KubeClient:
         }
         decoder = msgspec.json.Decoder(resource.item)
         call = _Call(resource, "watch", resource.path, parameters=parameters, silence=seconds + SILENCE_S)
-        async with self._translated(resource), self._asked(call) as response:
+        async with (
+            self._translated(resource),
+            self._connected() as connection,
+            self._sent(call, connection, await connection.access.headers()) as response,
+        ):
             yield Event("OPENED", since)
             while line := await response.content.readline():
                 if not line.endswith(b"\n"):
@@ -232,16 +236,30 @@ class KubeClient:
 
     async def _ask(self, call: _Call) -> bytes:
         """The whole body of an answer, within `timeout`."""
-        async with asyncio.timeout(self._timeout), self._asked(call) as response:
-            return await _read_body(response)
+        async with self._connected() as connection:
+            headers = await connection.access.headers()
+            async with asyncio.timeout(self._timeout), self._sent(call, connection, headers) as response:
+                return await _read_body(response)
 
     @contextlib.asynccontextmanager
-    async def _asked(self, call: _Call) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer that is none of failure, its body not yet read. Raises the error that any other one means."""
+    async def _connected(self) -> AsyncIterator[_Connection]:
+        """The connection as it is now, which stays at least until the end of this."""
         connection = self._connect()
+        connection.users += 1
+        try:
+            yield connection
+        finally:
+            connection.users -= 1
+            if connection is not self._current and not connection.users:
+                await self._end(connection)
+
+    @contextlib.asynccontextmanager
+    async def _sent(
+        self, call: _Call, connection: _Connection, headers: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer that is none of failure, its body not yet read. Raises the error that any other one means."""
         access = connection.access
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=call.silence or self._timeout)
-        connection.users += 1
         response = None
         try:
             async with asyncio.timeout(self._timeout):
@@ -250,20 +268,17 @@ class KubeClient:
                     access.server + call.path,
                     params=call.parameters,
                     data=None if call.body is None else msgspec.json.encode(call.body),
-                    headers={**access.headers(), **({} if call.body is None else {"Content-Type": call.content_type})},
+                    headers={**headers, **({} if call.body is None else {"Content-Type": call.content_type})},
                     timeout=timeout,
                     allow_redirects=False,  # it would carry the token to wherever it leads
                     server_hostname=access.tls_server_name if access.tls else None,
                 )
                 if response.status not in DONE:
-                    raise await _read_failure(response, call, private=access.headers().values())
+                    raise await _read_failure(response, call, private=headers.values())
             yield response
         finally:
             if response is not None:
                 response.close()
-            connection.users -= 1
-            if connection is not self._current and not connection.users:
-                await self._end(connection)
 
     async def _end(self, connection: _Connection) -> None:
         self._open.discard(connection)

@@ -1,9 +1,9 @@
 """Who we are to the Kubernetes API, and how to know that it is the API.
 
 Inside a cluster a mounted token says so; it is replaced about every hour, so it is read for each request. Outside, a
-kubeconfig does, in one of a dozen ways. We take those that need no other program: tokens, files with tokens, client
-certificates. The rest (exec plug-ins, OIDC, passwords, impersonation, proxies) is refused by name, since to ask as
-somebody else, or as nobody, would only look like missing permissions.
+kubeconfig does, in one of a dozen ways: tokens, files with tokens, client certificates, and with the extra `kube` exec
+plug-ins and OIDC (`plugin`). The rest (passwords, impersonation, proxies) is refused by name, since to ask as somebody
+else, or as nobody, would only look like missing permissions.
 
 Nothing here keeps what it read: who wants it anew, because it stopped working, calls again.
 """
@@ -23,18 +23,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from watcher.kube.errors import KubeRefused, shown
+from watcher.kube.plugin import Plugin
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-EXTRA = (
-    "Credentials that another program brings need the extra `kube`, which this version does not have yet:"
-    " use a service account's token, a token file or a client certificate."
-)
 UNSUPPORTED_USER = {
-    "exec": ("an exec plug-in", EXTRA),
-    "auth-provider": ("an auth provider (OIDC)", EXTRA),
     "username": ("a password", "Kubernetes knows no passwords since 1.19: use a token or a client certificate."),
     "as": ("impersonation", "Use a kubeconfig whose user is the account itself."),
 }
+
+KINDS: Mapping[type[Any], str] = {str: "text", bool: "true or false", dict: "table"}
 
 T = TypeVar("T")
 
@@ -48,11 +45,14 @@ class Access:
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     token: str = field(default="", repr=False)
     token_file: Path | None = None
+    plugin: Plugin | None = field(default=None, repr=False)
     tls_server_name: str | None = None
 
-    def headers(self) -> dict[str, str]:
-        """What says who we are, with the token as its file has it now. Raises KubeRefused."""
-        token = self.token if self.token_file is None else _read(self.token_file, what="the token").strip()
+    async def headers(self) -> dict[str, str]:
+        """What says who we are, with the token as its file or its plug-in has it now. Raises KubeError."""
+        token = self.token if self.plugin is None else await self.plugin.token()
+        if self.token_file is not None:
+            token = _read(self.token_file, what="the token").strip()
         if self.token_file is not None and not token:
             raise KubeRefused(f"the token file {self.token_file} is empty", hint="Is the service account mounted?")
         if not token.isprintable() or not token.isascii():
@@ -139,6 +139,10 @@ def _refuse_unsupported(cluster: Mapping[str, Any], user: Mapping[str, Any], *, 
     for key, (what, hint) in UNSUPPORTED_USER.items():
         if user.get(key):
             raise KubeRefused(f"{where}: {what} is not supported", hint=hint)
+    provider = user.get("auth-provider")
+    if provider and (not isinstance(provider, dict) or provider.get("name") != "oidc"):
+        hint = "Of auth providers there is OIDC alone since Kubernetes 1.26: use an exec plug-in."
+        raise KubeRefused(f"{where}: its auth provider is not supported", hint=hint)
     if cluster.get("proxy-url"):
         raise KubeRefused(f"{where}: its cluster has a proxy-url, which is not supported")
 
@@ -156,8 +160,12 @@ class _Part:
         if value is None or value == "":
             return None
         if not isinstance(value, kind):
-            raise KubeRefused(f"{self.path}: {key} is no {'text' if kind is str else 'true or false'}")
+            raise KubeRefused(f"{self.path}: {key} is no {KINDS[kind]}")
         return value
+
+    def table(self, key: str) -> Mapping[str, Any] | None:
+        """The table that a key names."""
+        return self.get(key, dict)
 
     def file(self, key: str) -> Path | None:
         """The file that a key names."""
@@ -184,12 +192,15 @@ def _access(cluster: _Part, user: _Part, *, origin: str) -> Access:
         insecure = bool(cluster.get("insecure-skip-tls-verify", bool))
         tls = _context(authority, where=str(cluster.path), insecure=insecure)
         _show_certificate(tls, user)
+    token = "" if token_file else user.get("token", str) or ""
+    brought = not token and token_file is None and (user.table("exec") or user.table("auth-provider"))
     return Access(
         server,
         origin,
         tls=tls,
-        token="" if token_file else user.get("token", str) or "",
+        token=token,
         token_file=token_file,
+        plugin=Plugin(user.content, path=user.path, tls=tls) if brought else None,
         tls_server_name=cluster.get("tls-server-name", str),
     )
 

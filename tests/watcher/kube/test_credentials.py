@@ -169,8 +169,8 @@ def test_after_a_refusal_the_kubeconfig_is_read_anew(tmp_path: Path):
 @pytest.mark.parametrize(
     ("user", "cluster", "words"),
     [
-        ({"exec": {"command": "aws"}}, {}, "an exec plug-in is not supported"),
-        ({"auth-provider": {"name": "oidc"}}, {}, "an auth provider (OIDC) is not supported"),
+        ({"exec": "aws"}, {}, "exec is no table"),
+        ({"auth-provider": {"name": "gcp"}}, {}, "its auth provider is not supported"),
         ({"username": "me", "password": SECRET}, {}, "a password is not supported"),
         ({"as": "admin", "token": SECRET}, {}, "impersonation is not supported"),
         ({}, {"proxy-url": "http://proxy"}, "proxy-url, which is not supported"),
@@ -198,14 +198,6 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path, user: dict[str, Any
     assert words in str(caught.value)
     assert SECRET not in f"{caught.value} {caught.value.hint}"
     assert [] == server.asked
-
-
-def test_the_extra_is_named_where_a_program_brings_the_credentials(tmp_path: Path):
-    """And that it does not exist yet."""
-    with FakeKube() as server, pytest.raises(KubeRefused) as caught:
-        listed(by_kubeconfig(edited(server.kubeconfig(tmp_path / "config"), user={"exec": {"command": "aws"}})))
-
-    assert "the extra `kube`, which this version does not have yet" in caught.value.hint
 
 
 @pytest.mark.parametrize(
