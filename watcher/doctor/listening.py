@@ -19,7 +19,7 @@ import psutil
 from watcher.api.operations import AliveDocument
 from watcher.doctor.examination import Examination, aside
 from watcher.doctor.results import Result, count, fail, ok, skipped, some, warn
-from watcher.model import ErrorDocument, FindingEntry, FindingsDocument
+from watcher.model import ErrorDocument, FindingEntry, FindingKind, FindingsDocument
 from watcher.server import token_of
 from watcher.settings import Settings
 
@@ -188,7 +188,8 @@ async def _findings(session: aiohttp.ClientSession, url: str, *, token: str | No
 
 
 def of_kinds(findings: Sequence[FindingEntry]) -> Iterator[Result]:
-    """One warning for each kind of finding, told by its newest."""
+    """One line for each kind of finding, told by its newest: a failure where much of the fleet is affected, since all
+    answers are then refused before long, else a warning."""
     by_kind: dict[str, list[FindingEntry]] = {}
     for each in findings:
         by_kind.setdefault(each.kind, []).append(each)
@@ -197,7 +198,8 @@ def of_kinds(findings: Sequence[FindingEntry]) -> Iterator[Result]:
         of = " ".join(part for part in (newest.node, newest.metric) if part)
         others = f" (and {count(len(entries) - 1, 'other')} of this kind)" if len(entries) > 1 else ""
         told = f"{kind}: {f'{of}: ' if of else ''}{newest.reason}{others}"
-        yield warn(told, f"docs/review.md says what {kind} means; /api/v1/findings has all of them")
+        cure = f"docs/review.md says what {kind} means; /api/v1/findings has all of them"
+        yield fail(told, cure) if kind == FindingKind.PARTIAL_OUTAGE else warn(told, cure)
 
 
 def _unauthorised() -> Result:

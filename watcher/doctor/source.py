@@ -221,7 +221,10 @@ async def freshness(examination: Examination) -> Sequence[Result]:
     told = f"the newest sample is {max(0.0, age):.0f} s old, of {count(len(snapshot.nodes), 'node')}"
     if silent:
         cure = "look at their exporters: what is silent for longer than refresh.max_staleness is not served"
-        return [ok(told), warn(f"these went silent: {some_of(silent, snapshot.nodes)}", cure)]
+        return [
+            ok(told),
+            warn(f"these are silent, or stand still with many others: {some_of(silent, snapshot.nodes)}", cure),
+        ]
     if age > limit / 2:
         cure = f"the source lags: above {limit:.0f} s (refresh.max_staleness) nothing is served"
         return [warn(told, cure)]
