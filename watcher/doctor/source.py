@@ -35,13 +35,6 @@ RAREST_S = 150.0
 SKEW_FINDINGS = (FindingKind.CLOCK_SKEW, FindingKind.FUTURE_SAMPLE)
 # What a line of its own tells better.
 TOLD_ELSEWHERE = (*SKEW_FINDINGS, FindingKind.NO_SERIES, FindingKind.SHORT_COVERAGE, FindingKind.STALE)
-# By the kind of a ProviderError, for those that have no hint of their own.
-CURES = {
-    "provider": "its page in docs/ says what it needs; is provider.address ({address}) right?",
-    "unreachable": "is it running, is provider.address ({address}) right, and does a NetworkPolicy keep us out?",
-    "refused": "check the credentials and certificates in [provider], and provider.address ({address})",
-    "malformed": "does provider.address ({address}) lead to the source itself, or to a proxy or login page before it?",
-}
 
 
 # --- one tick --------------------------------------------------------------------------------------------------------
@@ -116,7 +109,7 @@ async def source(examination: Examination) -> Sequence[Result]:
         await watched.close()
         await refresher.close()
     if not watched.fetches:
-        return [_unanswered(watched.error, refresher, found)]
+        return [_unanswered(watched.error, refresher)]
     published = refresher.published
     visit = Visit(
         fetch=watched.fetches[0],
@@ -131,16 +124,13 @@ async def source(examination: Examination) -> Sequence[Result]:
     return [ok(f"{watched.source}{where} answers and lets us; a first refresh takes {took:.1f} s")]
 
 
-def _unanswered(error: ProviderError | None, refresher: Refresher, found: Settings) -> Result:
+def _unanswered(error: ProviderError | None, refresher: Refresher) -> Result:
     if error is None:
         return fail(
             f"{refresher.provider.source} gave nothing: {refresher.provider_health.reason or 'no answer in time'}",
             "give it more time (provider.timeout, refresh.interval), or ask it for less (provider.metrics)",
         )
-    address = found.provider.address or "its address"
-    return fail(
-        f"{refresher.provider.source}: {error}", error.hint or CURES.get(error.kind, "").format(address=address)
-    )
+    return fail(f"{refresher.provider.source}: {error}", error.hint)
 
 
 # --- which series exist ----------------------------------------------------------------------------------------------
@@ -156,7 +146,7 @@ async def series(examination: Examination) -> Sequence[Result]:
     for metric in _told_of(found, visit, failures=failures, absent=absent):
         plan = visit.fetch.plans.get(metric.name)
         if failure := failures.get(metric.name):
-            results.append(_missing(metric, str(failure.error), failure.error.hint or f"see {_page(found)}"))
+            results.append(_missing(metric, str(failure.error), failure.error.hint))
         elif metric.name in absent or plan is None or (metric.name not in had and "" in absent):
             reason = absent.get(metric.name) or absent.get("") or "the source does not have it"
             results.append(_missing(metric, reason, _cure_of_absence(metric, found)))

@@ -32,7 +32,7 @@ class ProviderUnreachable(ProviderError):
     after `retry_after_s` seconds where the source says when."""
 
     kind = "unreachable"
-    usual_hint = "It may pass. If it does not: is the source up, and can it be reached from here?"
+    usual_hint = "Is it running, is provider.address right, and does a NetworkPolicy keep us out?"
 
     def __init__(self, message: str, *, hint: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -43,14 +43,14 @@ class ProviderRefused(ProviderError):
     """The source answered no: credentials, TLS, permission, or a query that it will not run. A retry will not help."""
 
     kind = "refused"
-    usual_hint = "Check the settings of the source: its address, credentials and queries."
+    usual_hint = "Check the settings of the source: provider.address, its credentials and its queries."
 
 
 class ProviderMalformed(ProviderError):
     """The source answered something that is not what its protocol says."""
 
     kind = "malformed"
-    usual_hint = "Is it the source itself that answers, or something before it, such as a proxy or a login page?"
+    usual_hint = "Is provider.address that of the source itself, or of a proxy or a login page before it?"
 
 
 class NoPodUsage(ProviderError):

@@ -316,7 +316,7 @@ def plan_of(key: str) -> QueryPlan:
 
 def _translate(error: KubeError) -> ProviderError:
     """The API's trouble as a source's, with what to do about it."""
-    hint = error.hint
+    hint = error.hint or "Is the API server of this cluster well, and can it be reached from here?"
     if isinstance(error, KubeForbidden):
         hint += " docs/metrics-server.md has all that are needed."
     if isinstance(error, KubeNotFound):
