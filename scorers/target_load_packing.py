@@ -1,29 +1,194 @@
 """TargetLoadPacking: fill nodes up to a target utilisation, and spread beyond it (seed 004; reference/trimaran.md, 4).
 
-Here is the curve alone; the plug-in around it comes with the extender.
+The CPU utilisation that a node would have with the pod,
+
+    U = 100 * (load * capacity / 100 + pod + recent) / capacity        percent
+
+where `load` is the node's measured AVG (else Latest) in percent of capacity, `pod` what the pod is predicted to use,
+and `recent` the same of the pods that were assigned too late for the measurement to contain them; the last two and
+`capacity` in millicores. A node without capacity is at 0 percent. With the target T the score is
+
+    U <= T:        (100 - T) * U / T + T
+    T < U <= 100:  T * (100 - U) / (100 - T)
+    U > 100:       0
+
+rounded half away from zero.
+
+Of a container is predicted its limit, else its request times `defaultRequestsMultiplier`, else `defaultRequests.cpu`;
+the overhead comes on top; init containers have ended when the pod runs (`podDemand: upstream`). `podDemand: requests`
+and `limits` take the effective requests or limits of the pod, as seed 004 has it in its step 2.
+
+Without metrics of a node it scores 0, as upstream. Without metrics of any node the curve is taken over allocation,
+100 * (requests of its pods + request of the pod) / allocatable, which KEP-61 promised: packing goes on, and explain
+says on what. `resources` may add memory, and GPU where nodes have that load: then the lowest of their scores counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Literal
+
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from scorers.arguments import Arguments
+from scorers.framework import Scores, round_half_away, round_half_away_one
+from scorers.resources import CPU, MEMORY, amount, amounts, limits_of, raised, requests_of
+from scorers.table import PodInfo, Table
+from watcher.kube import Pod, Quantity
+from watcher.model import MetricType
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
 DEFAULT_TARGET = 40.0  # percent, upstream's default
+GPU = "gpu"
+LOADS = {CPU: MetricType.CPU, MEMORY: MetricType.MEMORY, GPU: MetricType.GPU}
 
 
-def packing_scores(predicted: npt.NDArray[np.float64], *, target: float) -> npt.NDArray[np.float64]:
-    """Scores 0 to 100 [n] of nodes whose CPU utilisation would be `predicted` [n] percent with the pod on them.
+class TargetLoadPackingArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """`targetUtilization` in percent; `defaultRequests` is what a container without limit and request is predicted to
+    use (a map without cpu: nothing), `defaultRequestsMultiplier` what a request is multiplied by."""
 
-        U <= T:        (100 - T) * U / T + T
-        T < U <= 100:  T * (100 - U) / (100 - T)
-        U > 100:       0
+    target_utilization: Annotated[float, msgspec.Meta(gt=0, lt=100)] = DEFAULT_TARGET
+    default_requests: dict[str, Quantity] = msgspec.field(default_factory=lambda: {CPU: "1000m"})
+    default_requests_multiplier: str | float = "1.5"
+    pod_demand: Literal["upstream", "requests", "limits"] = "upstream"
+    resources: Annotated[tuple[Literal["cpu", "memory", "gpu"], ...], msgspec.Meta(min_length=1)] = ("cpu",)
+    gpu_resource: str = "nvidia.com/gpu"
 
-    rounded half away from zero, as Go does. NaN, a node without metrics, scores 0. `target` is in percent, above 0 and
-    below 100.
-    """
+    @property
+    def multiplier(self) -> float:
+        """As a number."""
+        return float(self.default_requests_multiplier)
+
+    def problems(self) -> list[str]:
+        """Quantities that are none, and a multiplier that is no number."""
+        found = []
+        for name, quantity in self.default_requests.items():
+            try:
+                if amount(name, quantity) < 0:
+                    found.append(f"defaultRequests.{name}: must not be negative (given: {quantity!r})")
+            except ValueError as error:
+                found.append(f"defaultRequests.{name}: {error}")
+        try:
+            fits = 0.0 <= self.multiplier <= 1000.0
+        except ValueError:
+            fits = False
+        if not fits:
+            given = self.default_requests_multiplier
+            found.append(f'defaultRequestsMultiplier: must be a number like "1.5", 0 to 1000 (given: {given!r})')
+        return found
+
+
+def packing_scores(predicted: F64, *, target: float) -> F64:
+    """The curve above: scores 0 to 100 [n] of predicted utilisations [n] in percent; NaN, a node without metrics,
+    scores 0. `target` is above 0 and below 100."""
     rising = (100.0 - target) * predicted / target + target
     falling = target * (100.0 - predicted) / (100.0 - target)
     scores = np.where(predicted > target, falling, rising)
-    scores = np.where(np.isnan(predicted) | (predicted > 100.0), 0.0, scores)
-    rounded: npt.NDArray[np.float64] = np.floor(scores + 0.5)  # no score is negative
-    return rounded
+    return round_half_away(np.where(np.isnan(predicted) | (predicted > 100.0), 0.0, scores))
+
+
+def predicted_demand(pod: Pod, resource: str, arguments: TargetLoadPackingArgs) -> int:
+    """What a pod is predicted to use of a resource by upstream's rule: millicores, or bytes."""
+    default = amount(resource, arguments.default_requests.get(resource, 0))
+    total = amounts(pod.spec.overhead).get(resource, 0)
+    for container in pod.spec.containers:
+        limits, requests = amounts(container.resources.limits), amounts(container.resources.requests)
+        if resource in limits:  # zero included
+            total += limits[resource]
+        elif resource in requests:
+            total += round_half_away_one(requests[resource] * arguments.multiplier)
+        else:
+            total += default
+    return total
+
+
+class TargetLoadPacking:
+    """See above."""
+
+    name = "TargetLoadPacking"
+    arguments = TargetLoadPackingArgs
+
+    def __init__(self, arguments: TargetLoadPackingArgs, table: Table, *, profile: str = "default") -> None:
+        self.args = arguments
+        self._demand_names: dict[str, str] = {each: f"{profile}/{self.name}/{each}" for each in arguments.resources}
+        for resource, name in self._demand_names.items():
+            table.recent.register(name, partial(self._demand, resource=resource))
+
+    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
+        """One pass over the nodes for each resource."""
+        known = table.known
+        if np.isnan(table.load.average(MetricType.CPU)[known]).all():
+            return self._by_allocation(pod, table, rows)
+        steps: dict[str, F64] = {}
+        best: F64 | None = None
+        for resource in self.args.resources:
+            scores = self._of_resource(pod, table, rows, resource, steps)
+            # a node that tells nothing of memory or GPU is judged by its CPU; one without CPU is unknown
+            best = scores if best is None else np.where(np.isnan(scores), best, np.minimum(best, scores))
+        assert best is not None
+        values = np.where(np.isnan(best), 0.0, best)
+        inputs = {"targetUtilization": self.args.target_utilization, "podDemand": self._demands(pod.pod)}
+        return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
+
+    def _of_resource(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
+        """Scores, NaN where the load is not known; and the steps to them."""
+        load = table.load.average(LOADS[resource])[rows]
+        capacity = table.capacity.column(self._kubernetes_name(resource))[rows]
+        missing = table.recent.unmeasured(self._demand_names[resource], measured=table.load.sampled())[rows]
+        more = self._demand(pod.pod, resource=resource) + missing
+        with np.errstate(divide="ignore", invalid="ignore"):
+            predicted = np.where(capacity > 0, 100.0 * (load / 100.0 * capacity + more) / capacity, load * 0.0)
+        scores = packing_scores(predicted, target=self.args.target_utilization)
+        steps[f"{resource} load %"], steps[f"{resource} of recent pods"] = load, missing
+        steps[f"{resource} predicted %"], steps[f"{resource} score"] = predicted, scores
+        return np.where(np.isnan(predicted), np.nan, scores)
+
+    def _by_allocation(self, pod: PodInfo, table: Table, rows: I64) -> Scores:
+        allocatable = table.allocatable.column(CPU)[rows]
+        requested = table.requested.column(CPU)[rows] + pod.requests.get(CPU, 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            allocated = np.where(allocatable > 0, 100.0 * requested / allocatable, np.nan)
+        scores = packing_scores(allocated, target=self.args.target_utilization)
+        return Scores(
+            scores,
+            {"cpu requested, with the pod": requested, "cpu allocatable": allocatable, "cpu allocated %": allocated},
+            {"targetUtilization": self.args.target_utilization, "fallback": "allocation"},
+            reason=lambda i: f"no node has metrics: packed by requests, {allocated[i]:.1f} % of allocatable CPU",
+        )
+
+    def _demand(self, pod: Pod, *, resource: str) -> int:
+        if resource == GPU:
+            return limits_of(pod).get(self.args.gpu_resource, 0)
+        if self.args.pod_demand == "requests":
+            return requests_of(pod).get(resource, 0)
+        if self.args.pod_demand == "limits":
+            return raised(limits_of(pod), requests_of(pod)).get(resource, 0)
+        return predicted_demand(pod, resource, self.args)
+
+    def _demands(self, pod: Pod) -> Mapping[str, int]:
+        return {resource: self._demand(pod, resource=resource) for resource in self.args.resources}
+
+    def _kubernetes_name(self, resource: str) -> str:
+        return self.args.gpu_resource if resource == GPU else resource
+
+    def _reason(self, i: int, steps: Mapping[str, F64], values: F64) -> str:
+        if all(np.isnan(steps[f"{resource} predicted %"][i]) for resource in self.args.resources):
+            return "no metrics of this node: 0"
+        target = self.args.target_utilization
+        said = []
+        for resource in self.args.resources:
+            predicted = float(steps[f"{resource} predicted %"][i])
+            if np.isnan(predicted):
+                said.append(f"{resource} is not known and does not count")
+            elif predicted > 100.0:
+                said.append(f"{resource} would be at {predicted:.1f} %, more than there is")
+            elif predicted > target:
+                said.append(f"{resource} would be at {predicted:.1f} %, above the target of {target:g} %")
+            else:
+                said.append(f"{resource} would be at {predicted:.1f} %, {target - predicted:.1f} below the target")
+        return f"{'; '.join(said)}: {values[i]:.0f}"

@@ -1,0 +1,103 @@
+"""What a plug-in is, and how it is asked: once a pod, about all nodes at the same time.
+
+A plug-in gives back all that it computed on the way, as arrays over the nodes. Scoring takes the last of them,
+explaining shows one row of each: there is no second computation that could tell another story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from scorers.arguments import Arguments, read_arguments
+from scorers.table import PodInfo, Table
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+MAX_SCORE = 100.0
+
+PluginT = TypeVar("PluginT", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Scores 0 to 100 of n nodes, and how they came about: `steps[name]` [n], in the order of the computation, and
+    `inputs[name]`, what is the same for all nodes. NaN in a step is "not known". `reason(i)` says it in words."""
+
+    values: F64
+    steps: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    reason: Callable[[int], str] = lambda _: ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Whether each of n nodes may have the pod: `reasons[code[i]]` says why not, code 0 is "it may"."""
+
+    codes: I64
+    reasons: tuple[str, ...] = ("",)
+    steps: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> Bool:
+        """[n]"""
+        return np.asarray(self.codes == 0, dtype=np.bool_)
+
+
+@runtime_checkable
+class ScorePlugin(Protocol):
+    """Scores nodes: `rows` [n] are those of the table that are asked about, all of them known nodes."""
+
+    name: str
+
+    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores: ...
+
+
+@runtime_checkable
+class FilterPlugin(Protocol):
+    """Rejects nodes."""
+
+    name: str
+
+    def filter(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Verdicts: ...
+
+
+class Factory(Protocol[PluginT]):
+    """How a plug-in is made: its name and arguments, and from these the plug-in. `profile` makes what it registers with
+    the table its own: two profiles may have the same plug-in with other arguments."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def arguments(self) -> type[Arguments]: ...
+
+    def __call__(self, arguments: Any, table: Table, *, profile: str) -> PluginT: ...
+
+
+def make(
+    factory: Factory[PluginT], given: Mapping[str, Any], table: Table, *, profile: str = "default"
+) -> tuple[PluginT, tuple[str, ...]]:
+    """A plug-in from the arguments that a user wrote, and notices. Raises ArgumentsError."""
+    arguments, notices = read_arguments(factory.name, factory.arguments, given)
+    return factory(arguments, table, profile=profile), notices
+
+
+def round_half_away(values: F64) -> F64:
+    """As Go's math.Round: halves away from zero."""
+    whole = np.trunc(values)
+    rounded: F64 = whole + np.copysign(np.abs(values - whole) >= 0.5, values)
+    return rounded
+
+
+def round_half_away_one(value: float) -> int:
+    """The same of one number."""
+    whole = int(value)
+    return whole + (1 if value > 0 else -1) * (abs(value - whole) >= 0.5)

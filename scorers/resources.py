@@ -1,0 +1,140 @@
+"""What a pod asks for and may use at most, as Kubernetes counts it, in whole numbers.
+
+CPU is counted in millicores, everything else in its own unit (bytes, devices), rounded up, as kube-scheduler does
+(`MilliValue`, `Value`). Nothing here is a float, so sums over the pods of a node do not depend on the order in which
+pods came and went.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Literal, cast, get_args
+
+from watcher.kube import Container, Pod, Quantities, Quantity, Resources, nano
+
+CPU = "cpu"
+MEMORY = "memory"
+
+Amounts = Mapping[str, int]
+"""By resource name; millicores for cpu, whole units for the rest. What is absent is zero."""
+
+Qos = Literal["Guaranteed", "Burstable", "BestEffort"]
+
+LARGEST = 1 << 53
+"""Amounts are cut to this (9 petabytes): then the sums over a thousand pods fit 64 bits, whatever a pod asks for."""
+
+_MILLI, _WHOLE = 10**6, 10**9  # billionths
+
+
+def amount(resource: str, quantity: Quantity) -> int:
+    """One quantity, rounded away from zero. Raises ValueError for what is none."""
+    billionths = nano(quantity)
+    unit = _MILLI if resource == CPU else _WHOLE
+    size = min(-(-abs(billionths) // unit), LARGEST)
+    return size if billionths >= 0 else -size
+
+
+def amounts(quantities: Quantities) -> Amounts:
+    """All of a map of quantities. Raises ValueError that names the resource."""
+    return _amounts(tuple(quantities.items()))
+
+
+@lru_cache(maxsize=1 << 14)  # replicas ask for the same
+def _amounts(quantities: tuple[tuple[str, Quantity], ...]) -> Amounts:
+    read: dict[str, int] = {}
+    for resource, quantity in quantities:
+        try:
+            read[resource] = amount(resource, quantity)
+        except ValueError as error:
+            raise ValueError(f"{resource}: {error}") from None
+    return read
+
+
+def requests_of(pod: Pod) -> Amounts:
+    """What kube-scheduler sets aside for a pod (component-helpers, `PodRequests`): the sum over its containers and
+    sidecars, or the most that an init container needs at its turn, whichever is more; what is set for the pod as a
+    whole takes the place of that; the overhead comes on top."""
+    asked = _of_containers(pod, lambda resources: resources.requests)
+    asked = _overridden(asked, pod.spec.resources, lambda resources: resources.requests)
+    return _added(asked, amounts(pod.spec.overhead))
+
+
+def limits_of(pod: Pod) -> Amounts:
+    """The same for limits (`PodLimits`); the overhead counts only where there is a limit."""
+    most = _of_containers(pod, lambda resources: resources.limits)
+    most = _overridden(most, pod.spec.resources, lambda resources: resources.limits)
+    return _added(most, {name: size for name, size in amounts(pod.spec.overhead).items() if name in most})
+
+
+def raised(limits: Amounts, requests: Amounts) -> Amounts:
+    """Limits, at least as high as the requests: what has no limit may use what it asked for, and counts as that."""
+    return {name: max(limits.get(name, 0), requests.get(name, 0)) for name in (*limits, *requests)}
+
+
+def qos_class(pod: Pod) -> Qos:
+    """The class of Kubernetes, as the API server says or, for a pod that it has not seen, as it would say."""
+    for known in get_args(Qos):
+        if pod.status.qos_class == known:
+            return cast(Qos, known)
+    parts = [pod.spec.resources] if _is_set(pod.spec.resources) else []
+    asking = parts or [container.resources for container in (*pod.spec.containers, *pod.spec.init_containers)]
+    every = [(_compute(part.requests), _compute(part.limits)) for part in asking if part is not None]
+    if not any(requests or limits for requests, limits in every):
+        return "BestEffort"
+    whole = all(len(limits) == 2 and {**limits, **requests} == limits for requests, limits in every)
+    return "Guaranteed" if whole else "Burstable"
+
+
+def _is_set(resources: Resources | None) -> bool:
+    return resources is not None and bool(_compute(resources.requests) or _compute(resources.limits))
+
+
+def _compute(quantities: Quantities) -> Amounts:
+    """CPU and memory, which alone decide about the class, where they are not zero."""
+    return {name: size for name, size in amounts(quantities).items() if name in (CPU, MEMORY) and size > 0}
+
+
+def _of_containers(pod: Pod, part: Callable[[Resources], Quantities]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for container in pod.spec.containers:
+        total = _added(total, amounts(part(container.resources)))
+    sidecars: dict[str, int] = {}
+    at_most: dict[str, int] = {}
+    for container in pod.spec.init_containers:
+        own = amounts(part(container.resources))
+        if _is_sidecar(container):
+            sidecars = _added(sidecars, own)
+            total = _added(total, own)
+            turn = sidecars
+        else:
+            turn = _added(sidecars, own)
+        at_most = {name: max(at_most.get(name, 0), turn.get(name, 0)) for name in (*at_most, *turn)}
+    return {name: max(total.get(name, 0), at_most.get(name, 0)) for name in (*total, *at_most)}
+
+
+def _is_sidecar(container: Container) -> bool:
+    return container.restart_policy == "Always"
+
+
+def _overridden(
+    total: dict[str, int], of_pod: Resources | None, part: Callable[[Resources], Quantities]
+) -> dict[str, int]:
+    if of_pod is None:
+        return total
+    own = {name: size for name, size in amounts(part(of_pod)).items() if _may_be_of_pod(name)}
+    return {**total, **own}
+
+
+def _may_be_of_pod(resource: str) -> bool:
+    return resource in (CPU, MEMORY) or resource.startswith("hugepages-")
+
+
+def _added(left: Amounts, right: Amounts) -> dict[str, int]:
+    return {name: left.get(name, 0) + right.get(name, 0) for name in _names(left, right)}
+
+
+def _names(*maps: Amounts) -> Iterable[str]:
+    return dict.fromkeys(name for each in maps for name in each)

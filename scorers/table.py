@@ -1,0 +1,337 @@
+"""The cluster as columns: what every node has, what its pods ask for, and how loaded it is.
+
+Kept up by the events of nodes and pods, each in time that does not depend on the size of the cluster, and by a renewed
+copy of the load once a tick; a request for scores reads columns and changes nothing. What is here equals what a table
+made anew from the same nodes and pods would have (property-tested).
+
+Rows: a node keeps its row for as long as it, or a pod on it, is there; then the row is given to the next node.
+One writer, the event loop. No I/O, no clock: `now` (unix seconds) is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from scorers.assigned import RecentPods
+from scorers.columns import AmountColumns
+from scorers.resources import Amounts, amounts, limits_of, raised, requests_of
+from watcher.client import Columns
+from watcher.kube import Node, Pod, key_of
+from watcher.model import MetricType, Operator
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+ENDED = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class PodInfo:
+    """A pod with what it asks for, read once: effective requests and limits as Kubernetes counts them, and the limits
+    raised to the requests."""
+
+    key: str
+    pod: Pod
+    requests: Amounts
+    limits: Amounts
+    raised_limits: Amounts
+
+
+def pod_info(pod: Pod) -> PodInfo:
+    """Raises ValueError that names the resource whose quantity is none."""
+    requests, limits = requests_of(pod), limits_of(pod)
+    return PodInfo(identity(pod), pod, requests, limits, raised(limits, requests))
+
+
+def identity(pod: Pod) -> str:
+    """What tells a pod from the one of the same name after it."""
+    return pod.metadata.uid or key_of(pod)
+
+
+def scheduled_at(pod: Pod) -> float | None:
+    """When the pod was given to its node (unix seconds), as its condition says."""
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "True" and condition.last_transition_time:
+            return condition.last_transition_time.timestamp()
+    return None
+
+
+class Listener(Protocol):
+    """Who keeps sums of its own over the pods of nodes (LoadAwareScheduling does)."""
+
+    def assigned(self, row: int, info: PodInfo, at: float) -> None: ...
+
+    def unassigned(self, row: int, info: PodInfo) -> None: ...
+
+    def node_changed(self, row: int, node: Node | None) -> None: ...
+
+
+@dataclass(slots=True)
+class _Assigned:
+    info: PodInfo
+    row: int
+    at: float
+    until: float = np.inf  # a reservation ends then; a pod that is bound does not
+
+
+@dataclass(slots=True)
+class Load:
+    """The load of all rows, by metric type and operator, from one copy of the watcher's columns."""
+
+    columns: Columns | None = None
+    where: I64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # row -> column of the copy, -1: none
+    _aligned: dict[tuple[str, str], F64] = field(default_factory=dict)
+
+    def values(self, kind: MetricType, operator: Operator) -> F64:
+        """[rows], NaN where there is none."""
+        key = (kind.value, operator.value)
+        if key not in self._aligned:
+            found = np.empty(0) if self.columns is None else self.columns.of_type(kind, operator)
+            self._aligned[key] = self._align(found)
+        return self._aligned[key]
+
+    def average(self, kind: MetricType) -> F64:
+        """AVG and, where a node has none, Latest: what the plug-ins take for the load; percent, [rows]."""
+        key = (kind.value, "")
+        if key not in self._aligned:
+            average = self.values(kind, Operator.AVG)
+            self._aligned[key] = np.where(np.isnan(average), self.values(kind, Operator.LATEST), average)
+        return self._aligned[key]
+
+    def sampled(self) -> F64:
+        """Unix seconds of each node's newest sample, NaN where there is none; [rows]."""
+        key = ("sampled", "")
+        if key not in self._aligned:
+            times = [] if self.columns is None else list(self.columns.sampled.values())
+            newest = np.full(len(times[0]), np.nan) if times else np.empty(0)
+            for each in times:
+                newest = np.fmax(newest, each)
+            self._aligned[key] = self._align(newest)
+        return self._aligned[key]
+
+    def _align(self, found: F64) -> F64:
+        padded = np.append(found, np.nan)
+        return (
+            padded[np.where(self.where < 0, len(found), self.where)] if len(found) else np.full(len(self.where), np.nan)
+        )
+
+
+class Table:
+    """Nodes and pods as columns of `capacity`, `allocatable`, `requested` and `limited` (limits raised to requests);
+    `pods` [rows] counts them, `known` [rows] says for which rows there is a node."""
+
+    def __init__(self) -> None:
+        self.row: dict[str, int] = {}
+        self.names: list[str] = []
+        self.capacity = AmountColumns()
+        self.allocatable = AmountColumns()
+        self.requested = AmountColumns()
+        self.limited = AmountColumns()
+        self.recent = RecentPods()
+        self.load = Load()
+        self._nodes: dict[str, Node] = {}
+        self._pods: dict[str, _Assigned] = {}
+        self._reserved: set[str] = set()
+        self._count: I64 = np.zeros(0, dtype=np.int64)
+        self._known: Bool = np.zeros(0, dtype=np.bool_)
+        self._where: I64 = np.zeros(0, dtype=np.int64)
+        self._free: list[int] = []
+        self._listeners: list[Listener] = []
+
+    def __len__(self) -> int:
+        """How many rows there are, free ones included."""
+        return len(self.names)
+
+    @property
+    def pods(self) -> I64:
+        """How many pods are on each node."""
+        return self._count[: len(self)]
+
+    @property
+    def known(self) -> Bool:
+        """Which rows have a node that the cluster knows."""
+        return self._known[: len(self)]
+
+    def node(self, name: str) -> Node | None:
+        """The node's object."""
+        return self._nodes.get(name)
+
+    def assigned(self, row: int) -> list[PodInfo]:
+        """The pods on a node, by key."""
+        return [each.info for _, each in sorted(self._pods.items()) if each.row == row]
+
+    def listen(self, listener: Listener) -> None:
+        """Tell this one of all that is here, and then of each change."""
+        self._listeners.append(listener)
+        for name, node in self._nodes.items():
+            listener.node_changed(self.row[name], node)
+        for each in self._pods.values():
+            listener.assigned(each.row, each.info, each.at)
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def set_node(self, name: str, node: Node | None) -> None:
+        """A node came, changed, or went. Raises ValueError for a quantity that is none; then nothing is changed."""
+        if node is None:
+            self._remove_node(name)
+            return
+        capacity, allocatable = amounts(node.status.capacity), amounts(node.status.allocatable)
+        row = self._row_of(name)
+        self._nodes[name] = node
+        self._known[row] = True
+        self.capacity.set(row, capacity)
+        self.allocatable.set(row, allocatable)
+        for listener in self._listeners:
+            listener.node_changed(row, node)
+
+    def _remove_node(self, name: str) -> None:
+        row = self.row.get(name)
+        if row is None or self._nodes.pop(name, None) is None:
+            return
+        self._known[row] = False
+        self.capacity.set(row, {})
+        self.allocatable.set(row, {})
+        for listener in self._listeners:
+            listener.node_changed(row, None)
+        self._free_if_empty(row)
+
+    # --- pods --------------------------------------------------------------------------------------------------------
+
+    def set_pod(self, old: Pod | None, new: Pod | None, *, now: float) -> None:
+        """A pod came, changed, or went. One that has ended, or has no node, is on none. Raises ValueError for a
+        quantity that is none; the pod then counts nowhere."""
+        if old is not None and (new is None or identity(old) != identity(new)):
+            self._unassign(identity(old))
+        if new is None:
+            return
+        key = identity(new)
+        if not new.spec.node_name or new.status.phase in ENDED:
+            if key not in self._reserved:  # its reservation stays until it is bound or runs out
+                self._unassign(key)
+            return
+        before = self._pods.get(key)
+        at = scheduled_at(new)
+        if (
+            before is not None
+            and at is None
+            and key not in self._reserved
+            and self.names[before.row] == new.spec.node_name
+        ):
+            at = before.at
+        self._assign(new, new.spec.node_name, at=now if at is None else at)
+
+    def reserve(self, pod: Pod, node: str, *, now: float, until: float) -> None:
+        """Count a pod on a node before it is bound, until then at the latest; a new reservation takes the place of the
+        one before. Nothing happens where the pod is bound already."""
+        key = identity(pod)
+        if key in self._pods and key not in self._reserved:
+            return
+        self._assign(pod, node, at=now)
+        self._pods[key].until = until
+        self._reserved.add(key)
+
+    def release(self, key: str) -> None:
+        """Drop a reservation, if it is one."""
+        if key in self._reserved:
+            self._unassign(key)
+
+    def expire(self, now: float) -> tuple[str, ...]:
+        """Drop the reservations whose time is over; returns their keys."""
+        over = tuple(sorted(key for key in self._reserved if self._pods[key].until <= now))
+        for key in over:
+            self._unassign(key)
+        return over
+
+    @property
+    def reserved(self) -> Mapping[str, str]:
+        """Reservations: key of the pod -> node."""
+        return {key: self.names[self._pods[key].row] for key in sorted(self._reserved)}
+
+    def _assign(self, pod: Pod, node: str, *, at: float) -> None:
+        key = identity(pod)
+        before = self._pods.get(key)
+        try:
+            info = pod_info(pod)
+        except ValueError:
+            self._unassign(key)
+            raise
+        if before is not None:
+            self._unassign(key)
+        row = self._row_of(node)
+        self._pods[key] = _Assigned(info, row, at)
+        self._count[row] += 1
+        self.requested.add(row, info.requests)
+        self.limited.add(row, info.raised_limits)
+        self.recent.add(key, pod, row=row, at=at)
+        for listener in self._listeners:
+            listener.assigned(row, info, at)
+
+    def _unassign(self, key: str) -> None:
+        self._reserved.discard(key)
+        gone = self._pods.pop(key, None)
+        if gone is None:
+            return
+        self._count[gone.row] -= 1
+        self.requested.add(gone.row, gone.info.requests, times=-1)
+        self.limited.add(gone.row, gone.info.raised_limits, times=-1)
+        self.recent.remove(key)
+        for listener in self._listeners:
+            listener.unassigned(gone.row, gone.info)
+        self._free_if_empty(gone.row)
+
+    # --- load --------------------------------------------------------------------------------------------------------
+
+    def set_load(self, columns: Columns | None, *, now: float) -> None:
+        """Take a new copy of the watcher's columns (None: there is none); once a tick."""
+        self._where[:] = -1
+        if columns is not None:
+            for name, row in self.row.items():
+                self._where[row] = columns.row.get(name, -1)
+        self.load = Load(columns, self._where[: len(self)])
+        sampled = self.load.sampled()[self.known]
+        oldest = float(np.nanmin(sampled)) if np.isfinite(sampled).any() else np.inf
+        self.recent.prune(now=now, measured=oldest)
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    def _row_of(self, name: str) -> int:
+        row = self.row.get(name)
+        if row is None:
+            row = self._free.pop() if self._free else self._new_row()
+            self.row[name], self.names[row] = row, name
+            self._place_load(row, name)
+        return row
+
+    def _new_row(self) -> int:
+        row = len(self.names)
+        self.names.append("")
+        for columns in (self.capacity, self.allocatable, self.requested, self.limited):
+            columns.reserve(row + 1)
+        if row >= len(self._count):
+            more = max(16, row // 4 + 1)
+            self._count = np.concatenate([self._count, np.zeros(more, dtype=np.int64)])
+            self._known = np.concatenate([self._known, np.zeros(more, dtype=np.bool_)])
+            self._where = np.concatenate([self._where, np.full(more, -1, dtype=np.int64)])
+        return row
+
+    def _place_load(self, row: int, name: str) -> None:
+        """A node that the load already knows has it from its first moment on."""
+        columns = self.load.columns
+        found = -1 if columns is None else columns.row.get(name, -1)
+        self._where[row] = found
+        self.load = Load(columns, self._where[: len(self)])
+
+    def _free_if_empty(self, row: int) -> None:
+        if self._known[row] or self._count[row]:
+            return
+        name = self.names[row]
+        del self.row[name]
+        self.names[row] = ""
+        self._place_load(row, "")
+        self._free.append(row)
