@@ -140,9 +140,10 @@ class FakeKube:
         """Add or replace an object: ADDED or MODIFIED for those who watch. One without a namespace that needs one is
         in "default"."""
         namespace, _, name = key.rpartition("/")
-        if self._kinds[resource].namespaced:
-            key = f"{namespace or 'default'}/{name}"
         with self._lock:
+            if self._kinds[resource].namespaced:
+                key = f"{namespace or 'default'}/{name}"
+                self._objects[NAMESPACES].setdefault(namespace or "default", {"metadata": {"name": namespace}})
             self._store(resource, key, copy.deepcopy(content))
 
     def delete(self, resource: str, key: str) -> None:
@@ -334,7 +335,7 @@ class FakeKube:
             dict(request.query),
             key="/".join(filter(None, (namespace, name))) if name else "",
             namespace=namespace,
-            body=json.loads(await request.read() or b"null"),
+            body=await _body(request),
             content_type=request.content_type,
         )
 
@@ -586,6 +587,12 @@ def _covers(budget: Item, pod: Item) -> bool:
     wanted, labels = budget["spec"]["selector"]["matchLabels"], pod["metadata"].get("labels", {})
     together = budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
     return together and all(labels.get(key) == value for key, value in wanted.items())
+
+
+async def _body(request: web.Request) -> Any:
+    if request.content_type == "application/vnd.kubernetes.protobuf":  # clients then say it in JSON
+        raise Refusal(415, "this server reads no protobuf")
+    return json.loads(await request.read() or b"null")
 
 
 def line(kind: str, item: Any) -> bytes:

@@ -33,6 +33,7 @@ PROGRAMS = {
     "victoria-metrics": ("VICTORIA_METRICS_BIN", ("victoria-metrics", "victoria-metrics-prod")),
     "node_exporter": ("NODE_EXPORTER_BIN", ("prometheus-node-exporter", "node_exporter")),
     "influxd": ("INFLUXD_BIN", ("influxd",)),
+    "kubectl": ("KUBECTL_BIN", ("kubectl",)),
     "wrk": ("WRK_BIN", ("wrk",)),
 }
 
