@@ -15,7 +15,7 @@ owner appends: both hold the lock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -140,6 +140,35 @@ class History:
             self._index = {name: column for column, name in enumerate(self._names)}
             self._names_tuple = None
         return gone
+
+    def rename(self, metric: str, names: Mapping[str, str | None]) -> tuple[str, ...]:
+        """Put one metric's cells of nodes under other names, all at once (two may change places); None forgets them.
+        Returns which of the names had any, sorted.
+
+        Where the new name has cells already, the newer of two samples counts, and any sample more than a carried value.
+        """
+        ring = self._rings.get(metric)
+        if ring is None or self._head is None:
+            return ()
+        known = sorted(name for name in names if name in self._index)
+        columns = np.array([self._index[name] for name in known], dtype=np.int64)
+        filled = ~np.isnan(ring.values[:, columns])
+        if not filled.any():
+            return ()
+        done = tuple(known[place] for place in np.flatnonzero(filled.any(axis=0)).tolist())
+        row, moving = np.nonzero(filled)
+        with self._lock:
+            value, offset_ms = ring.values[row, columns[moving]], ring.offset_ms[row, columns[moving]]
+            ring.values[row, columns[moving]] = np.nan
+            self._touch(metric, self._head - (self._head - row) % self._rows)
+            new = self._columns([names[name] or name for name in known])
+            kept = np.array([names[name] is not None for name in known])[moving]
+            true = kept & (offset_ms != CARRIED)
+            ring.write(row[true], new[moving[true]], value[true], offset_ms[true])
+            free = kept & ~true & np.isnan(ring.values[row, new[moving]])
+            ring.values[row[free], new[moving[free]]] = value[free]
+            ring.offset_ms[row[free], new[moving[free]]] = CARRIED
+        return done
 
     # --- samples in --------------------------------------------------------------------------------------------------
 

@@ -379,6 +379,8 @@ class FindingKind(StrEnum):
     JUMP = "jump"
     DUPLICATE_SERIES = "duplicate_series"
     UNKNOWN_NODE = "unknown_node"
+    AMBIGUOUS_NODE = "ambiguous_node"
+    NODE_NAMES = "node_names"
     CLOCK_SKEW = "clock_skew"
     FUTURE_SAMPLE = "future_sample"
     CLOCK_STEP = "clock_step"
@@ -402,6 +404,7 @@ class Remedy(StrEnum):
     LEFT_OUT = "left_out"
     HELD = "held"
     COMBINED = "combined"
+    RENAMED = "renamed"
     HISTORY_EMPTIED = "history_emptied"
     SET_ASIDE = "set_aside"
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from watcher.findings import report, some_of
 from watcher.model import F64, Bool, Finding, FindingKind, Remedy
 from watcher.review import Limits
+
+Value = TypeVar("Value")
 
 LATE_CADENCES = 2.0
 SAME_EVENT_INTERVALS = 1.5  # what happens within two adjacent ticks is one event
@@ -89,6 +92,11 @@ class Guard:
     def forget(self) -> None:
         """Start anew, for instance when another source names the nodes differently."""
         self._known, self._departures, self._last_step = {}, {}, None
+
+    def rename(self, names: Mapping[str, str | None]) -> None:
+        """Nodes go by other names now; None is one that is gone and must not be waited for."""
+        self._known = _under(self._known, names)
+        self._departures = _under(self._departures, names)
 
     def await_back(self, lost: Mapping[str, float], *, now: float) -> None:
         """Go on waiting for nodes that were lost before a restart: node -> time of its last sample, unix seconds."""
@@ -272,6 +280,12 @@ class Guard:
                 summary=text,
             )
         return findings
+
+
+def _under(of: Mapping[str, Value], names: Mapping[str, str | None]) -> dict[str, Value]:
+    """The same under the new names; what was known under one of them before counts more."""
+    moved = {new: value for name, value in of.items() if (new := names.get(name)) is not None}
+    return moved | {name: value for name, value in of.items() if name not in names}
 
 
 def _outage(now: float, text: str, remedy: Remedy) -> Finding:

@@ -13,9 +13,10 @@ Arithmetic runs in a worker thread of its own; the event loop only awaits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +24,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from watcher import review
+from watcher import names, review
 from watcher.findings import FindingLog
 from watcher.history import History
 from watcher.model import (
@@ -45,6 +46,8 @@ from watcher.model import (
     WindowRecord,
     origin_of,
 )
+from watcher.names import NodeIndex
+from watcher.naming import Named, Naming, follow
 from watcher.outage import Guard
 from watcher.pod_refresh import PodConfig, PodRefresher
 from watcher.pods import PODS
@@ -56,6 +59,8 @@ from watcher.spans import LATE_INTERVALS, OVERLAP_S, Slice, Spans, holes
 log = logging.getLogger(__name__)
 
 TICK_SHARE = 0.8  # of an interval: the hard deadline of a tick, retries included
+NAMES_S = 2.0  # how long after the start the first answer waits for the names of the cluster's nodes
+NAMES_AT_LEISURE_S = 10.0  # the same, while what was stored is being served
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,6 +88,23 @@ class Keeper(Protocol):
     """What the tick needs of a store: it takes a record and returns at once."""
 
     def save(self, record: TickRecord) -> None: ...
+
+
+class Directory(Protocol):
+    """What the tick needs of the cluster: who its nodes are (directory.ClusterNodes)."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def settle(self, patience: float) -> None:
+        """Wait until the nodes are known, or cannot be; at most until `patience` seconds after the start."""
+
+    async def index(self) -> NodeIndex | None:
+        """The nodes; None as long as they are not known."""
+
+    def trouble(self) -> str:
+        """Why they are not known, or may be out of date; empty while all is well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +146,13 @@ class Refresher:
         provider: Provider,
         config: RefreshConfig,
         store: Keeper | None = None,
+        directory: Directory | None = None,
         clock: Clock | None = None,
         tag: str = "",
         observe: Callable[[str, float], None] = lambda stage, seconds: None,
     ) -> None:
         self.provider = provider
+        self.directory = directory
         self.config = config
         self.published: Published | None = None
         self.findings = FindingLog()
@@ -142,6 +166,8 @@ class Refresher:
         self._sequence = 0
         self._history = self._new_history()
         self._guard = Guard(config.limits)
+        self._index: NodeIndex | None = None  # of this tick; None: names stay as the source gives them
+        self._naming = Naming()
         self._restored: Restored | None = None
         self._spans = Spans(reach=config.reach, interval=config.interval, remembers=provider.remembers)
         self._provenance: dict[str, Provenance] = {}
@@ -316,8 +342,9 @@ class Refresher:
         if fetch is None:
             return False
         self._spans.fetched(now)
+        await self._learn_names(deadline)
         fetched_at = self._clock.now()
-        await self._take_in(fetch, now=fetched_at)
+        await self._take_in(fetch, now=fetched_at, present=True)
         await self._digest(now=fetched_at)
         self._account(fetch, now=now, since=since)
         if fetch.plans and self._spans.complete:
@@ -334,7 +361,7 @@ class Refresher:
                 break
             self._spans.slice_fetched()
             # at once, because all of them together are half a gigabyte in a cluster of 50,000 nodes
-            await self._take_in(fetch, now=self._clock.now())
+            await self._take_in(fetch, now=self._clock.now(), present=False)
             taken_in = True
         if taken_in:
             self._recorded_minute = -1  # this minute's windows are recorded again, now that they are whole
@@ -411,16 +438,21 @@ class Refresher:
 
     # --- digesting ---------------------------------------------------------------------------------------------------
 
-    async def _take_in(self, fetch: Fetch, *, now: float) -> None:
+    async def _take_in(self, fetch: Fetch, *, now: float, present: bool) -> None:
         """Review and append in the worker thread."""
-        self.findings.add(await self._in_worker(self._absorb, fetch, now))
+        self.findings.add(await self._in_worker(self._absorb, fetch, now, present))
 
-    def _absorb(self, fetch: Fetch, now: float) -> list[Finding]:
-        findings = [*fetch.findings, *self._settle_provenance(fetch, now)]
-        for batch in fetch.batches:
-            findings.extend(self._append(batch, now))
+    def _absorb(self, fetch: Fetch, now: float, present: bool) -> list[Finding]:
+        named = self._named(fetch.batches, now=now, present=present)
+        found = [*fetch.findings, *self._settle_provenance(fetch, named, now)]
+        found.extend(follow(named, history=self._history, guard=self._guard, now=now))
+        for each in named:
+            found.extend(each.findings)
+            found.extend(self._append(each.batch, now))
+        if present:
+            found.extend(self._name_findings(named, now))
         skew = review.skew(fetch.clock_offset_s, newest=self._history.end, now=now, limits=self.config.limits)
-        return findings if skew is None else [*findings, skew]
+        return found if skew is None else [*found, skew]
 
     async def _digest(self, *, now: float) -> None:
         """Compute and encode in the worker thread; publish here; then hand over to the store."""
@@ -439,6 +471,41 @@ class Refresher:
             return [], None, None  # what is published stays, until it is stale
         snapshot, findings = self._snapshot(self._history, now=now, source=self.provider.source, guard=self._guard)
         return findings, self._encode(snapshot, now=now), self._record(snapshot)
+
+    # --- the names of nodes ------------------------------------------------------------------------------------------
+
+    async def _learn_names(self, deadline: float) -> None:
+        """See who the nodes of the cluster are. Only right after the start is there anything to wait for."""
+        if self.directory is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self.directory.settle(NAMES_S if self.published is None else NAMES_AT_LEISURE_S)
+        before, self._index = self._index, await self.directory.index()
+        if before is None and self._index is not None:
+            log.info("the cluster has %s nodes; what the source tells of goes by their names", len(self._index.nodes))
+        if trouble := self.directory.trouble():
+            self.findings.add([Finding(FindingKind.NODE_NAMES, "", "", self._clock.now(), trouble, Remedy.REPORTED)])
+
+    def _named(self, batches: Iterable[SeriesBatch], *, now: float, present: bool) -> list[Named]:
+        """The batches under the names of nodes; as they are where those are not known."""
+        if self._index is None:
+            return [Named(batch) for batch in batches]
+        if not present:
+            return [self._naming.name_past(batch, self._index, now=now) for batch in batches]
+        return [self._naming.name(batch, self._index, now=now) for batch in batches]
+
+    def _name_findings(self, named: Sequence[Named], now: float) -> Iterator[Finding]:
+        """Which names are no node's, and which nodes have no series."""
+        if self._index is None or not named:
+            return
+        for resolution in {id(each.resolution): each.resolution for each in named}.values():
+            if resolution is not None:
+                yield from names.findings(resolution, self._index, now=now)
+        seen = set(self._history.names).union(*(each.batch.nodes for each in named))
+        yield from names.missing(self._index.without_series(seen), now=now)
+
+    # --- review, and what changed of the source ----------------------------------------------------------------------
 
     def _append(self, batch: SeriesBatch, now: float) -> Iterator[Finding]:
         """One metric's samples, reviewed, into the history; yields what was found."""
@@ -467,14 +534,19 @@ class Refresher:
             limits=self.config.limits,
         )
 
-    def _settle_provenance(self, fetch: Fetch, now: float) -> Iterator[Finding]:
+    def _settle_provenance(self, fetch: Fetch, named: Iterable[Named], now: float) -> Iterator[Finding]:
         """Samples of one metric share a window only if they come from the same source, expression, unit and smoothing.
-        So stored samples are loaded when that is known to hold, and a metric whose source changed starts anew."""
+        So stored samples are loaded when that is known to hold, and a metric whose source changed starts anew. What
+        was kept under other names than those of the cluster's nodes can stay once these are known: it gets theirs."""
+        translated = {each.batch.metric.name: each.translated for each in named}
         for name, plan in fetch.plans.items():
-            new = provenance(plan, origin_of(self.provider.source, cluster=self.config.cluster))
-            old = self._provenance.get(name)
+            origin = origin_of(self.provider.source, cluster=self.config.cluster)
+            old, plain = self._provenance.get(name), provenance(plan, origin)
+            of_cluster = provenance(plan, origin, of_cluster=True)
+            fitting = (plain,) if self._index is None else (plain, of_cluster)
+            new = of_cluster if translated.get(name, old == of_cluster) else plain
             self._provenance[name] = new
-            if old == new or (old is None and self._load_restored(name, new)):
+            if old in fitting or (old is None and self._load_restored(name, fitting)):
                 continue
             self._spans.falls_behind(name, since=now - self.config.reach)
             if old is not None:
@@ -484,12 +556,12 @@ class Refresher:
                 reason = f"the source changed from {old.expression} to {new.expression}; its history starts anew"
                 yield Finding(FindingKind.SOURCE, "", name, now, reason, Remedy.HISTORY_EMPTIED)
 
-    def _load_restored(self, name: str, new: Provenance) -> bool:
+    def _load_restored(self, name: str, fitting: Collection[Provenance]) -> bool:
         """Take in the stored samples of a metric. False if there are some that may not stand beside new ones."""
         restored = self._restored
         if restored is None:
             return True
-        if restored.resolution != self.config.resolution or restored.provenance.get(name) != new:
+        if restored.resolution != self.config.resolution or restored.provenance.get(name) not in fitting:
             self._guard.forget()
             return False
         self._history.load([block for block in restored.blocks if block.metric == name])
@@ -573,6 +645,7 @@ class Refresher:
         reason = f"our clock stepped back by {-step:.0f} s; the history is fetched anew"
         self.findings.add([Finding(FindingKind.CLOCK_STEP, "", "", now, reason, Remedy.HISTORY_EMPTIED)])
         self._history = self._new_history()
+        self._naming = Naming()  # it knows from when on a name means what it does
         self._restored = None
         self.pods.forget()
         self._spans.forget()

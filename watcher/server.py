@@ -29,7 +29,7 @@ from apscheduler.events import EVENT_JOB_MAX_INSTANCES
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
 
-from watcher import __version__, handover, providers, review
+from watcher import __version__, directory, handover, providers, review
 from watcher.api import make_app
 from watcher.api.runner import Runner
 from watcher.api.service import HistoryUnavailable, StoredSeries
@@ -331,13 +331,23 @@ class Watcher:
 
     @asynccontextmanager
     async def _with_source(self, _app: web.Application) -> AsyncIterator[None]:
-        await self._refresher.provider.start()
+        await self._begin(self._refresher)
         try:
             yield
         finally:
             # not the one that was started: a reload may have put another in its place
-            await self._refresher.provider.close()
-            await self._refresher.close()
+            await self._end(self._refresher)
+
+    async def _begin(self, refresher: Refresher) -> None:
+        if refresher.directory is not None:
+            await refresher.directory.start()
+        await refresher.provider.start()
+
+    async def _end(self, refresher: Refresher) -> None:
+        await refresher.provider.close()
+        if refresher.directory is not None:
+            await refresher.directory.close()
+        await refresher.close()
 
     @asynccontextmanager
     async def _with_ticks(self, _app: web.Application) -> AsyncIterator[None]:
@@ -452,7 +462,8 @@ class Watcher:
                 log.warning("changes in [%s] take effect at the next start only", table)
         settings = replace(settings, **{table: getattr(self.settings, table) for table in NEED_RESTART})
         changed = any(
-            getattr(settings, table) != getattr(self.settings, table) for table in ("provider", "refresh", "review")
+            getattr(settings, table) != getattr(self.settings, table)
+            for table in ("provider", "kubernetes", "refresh", "review")
         )
         if changed:
             await self._replace_refresher(settings)
@@ -463,12 +474,11 @@ class Watcher:
         """Put a new source and history in place; what is published stays until its first tick."""
         old, new = self._refresher, self._make_refresher(settings)
         await self._stop_tick()
-        await new.provider.start()
+        await self._begin(new)
         await new.continue_from(old)
         self._refresher, self.settings = new, settings
         await self._stop_tick()  # one of the old source may have begun meanwhile
-        await old.provider.close()
-        await old.close()
+        await self._end(old)
         self._scheduler.modify_job(TICK_JOB, next_run_time=datetime.now(UTC))
         self._keep_pace()
 
@@ -477,6 +487,7 @@ class Watcher:
             provider=providers.build(settings),
             config=refresh_config(settings),
             store=self._store,
+            directory=directory.from_settings(settings),
             clock=self._clock,
             observe=self.telemetry.observe_refresh,
         )

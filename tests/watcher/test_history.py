@@ -128,6 +128,8 @@ def test_a_carried_value_is_nobodys_newest_sample() -> None:
 @given(batches=batches_of_samples, again=st.integers(min_value=0, max_value=5))
 def test_the_same_samples_again_change_nothing(batches: list[list[Sample]], again: int) -> None:
     """Fetches overlap, so writing is idempotent, also for a batch that is older than what came since."""
+    told: dict[tuple[str, float], float] = {}  # a source does not tell two values of one moment
+    batches = [[(node, at, told.setdefault((node, at), value)) for node, at, value in batch] for batch in batches]
     history = history_of(*batches)
     before = history.blocks()
     history.append(CPU, cells(batches[again % len(batches)]))
@@ -325,3 +327,53 @@ def test_deviation_keeps_its_digits_where_parts_differ() -> None:
     assert result.deviation[0, 0] == 0.0
     assert result.deviation[1, 0] == pytest.approx(50.0, abs=1e-12)
     assert result.deviation[2, 0] == pytest.approx(statistics.pstdev([100.0] * 20 + [0.0] * 40), abs=1e-12)
+
+
+# --- other names -----------------------------------------------------------------------------------------------------
+
+
+def cells_of(history: History) -> dict[str, dict[int, tuple[float, bool]]]:
+    """By node and number of the slot after T0: the value, and whether it is carried."""
+    found: dict[str, dict[int, tuple[float, bool]]] = {}
+    for block in history.blocks():
+        for row, column in np.argwhere(~np.isnan(block.values)).tolist():
+            cell = (float(block.values[row, column]), bool(block.offset_ms[row, column] == CARRIED))
+            found.setdefault(block.nodes[column], {})[block.first_slot + row - T0 // 15] = cell
+    return found
+
+
+def test_nodes_get_other_names_all_at_once() -> None:
+    """Two change places, one gets a new name, one is forgotten; nobody else is touched, nor is another metric."""
+    history = history_of([(name, T0 + 15.0 * k, 10.0 * i + k) for i, name in enumerate("abcde") for k in range(4)])
+    before = cells_of(history)
+    history.append(MEMORY, cells([("c", T0, 1.0)]))
+    names = {"a": "b", "b": "a", "c": "x", "d": None, "nobody": "y"}
+    assert ("a", "b", "c", "d") == history.rename(CPU.name, names)
+    assert () == history.rename(METRIC_BY_KEY["GPU"].name, names)
+    assert ("d",) == history.forget_silent()
+    history.drop(MEMORY.name)
+    assert {"a": before["b"], "b": before["a"], "x": before["c"], "e": before["e"]} == cells_of(history)
+
+
+def test_under_one_name_the_newer_sample_of_a_slot_counts() -> None:
+    """What the new name has already stays beside what comes, and a carried value never replaces a sample."""
+    old = [("old", T0 + 1.0, 1.0), ("old", T0 + 20.0, 2.0), ("old", T0 + 61.0, 6.0)]
+    new = [("new", T0 + 2.0, 10.0), ("new", T0 + 16.0, 20.0), ("new", T0 + 31.0, 30.0)]
+    history = history_of(old, new, [("other", T0 + 75.0, 0.0)])
+    history.carry(CPU, cells([("old", T0 + 30.0, 0.0), ("old", T0 + 75.0, 0.0)]), slots=1)
+    history.carry(CPU, cells([("new", T0 + 45.0, 0.0)]), slots=1)
+    assert ("old",) == history.rename(CPU.name, {"old": "new"})
+    expected = {0: (10.0, False), 1: (2.0, False), 2: (30.0, False), 3: (30.0, True), 4: (6.0, False), 5: (6.0, True)}
+    assert expected == cells_of(history)["new"]
+    assert {"new", "other"} == cells_of(history).keys()
+
+
+def test_what_got_another_name_is_handed_to_the_store() -> None:
+    """Or a restart would bring the old name back."""
+    history = history_of([("a", T0 + 15.0 * k, float(k)) for k in range(40)])
+    history.take_changed()
+    history.rename(CPU.name, {"a": "b"})
+    history.forget_silent()
+    again = History(resolution=15, windows=WINDOWS)
+    again.load(history.take_changed())
+    assert {"b": {k: (float(k), False) for k in range(40)}} == cells_of(again)

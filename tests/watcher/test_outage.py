@@ -483,3 +483,28 @@ def test_entries_show_whole_seconds_of_the_real_times():
     log.add([finding(time=NOW + 0.75)])
     (entry,) = log.entries()
     assert (entry.first_seen, entry.last_seen) == (int(NOW), int(NOW))
+
+
+# --- other names -----------------------------------------------------------------------------------------------------
+
+
+def test_nodes_that_get_other_names_did_not_leave() -> None:
+    """A third of the fleet under new names is no outage, and one that is gone for good is not waited for."""
+    fleet = Fleet(9)
+    fleet.tick()
+    fleet.guard.rename({"n000": "node-0", "n001": "node-1", "n002": "node-2", "n003": None})
+    fleet.names = ["node-0", "node-1", "node-2", *fleet.names[4:]]
+    assert () == fleet.tick().findings
+
+
+def test_who_was_lost_is_waited_for_under_the_new_name() -> None:
+    """A lost node's departure goes along; that of a name which was there already counts more."""
+    fleet = Fleet(10)
+    fleet.tick()
+    fleet.silence("n000", "n001", "n002")
+    verdicts = [fleet.tick() for _ in range(7)]
+    assert {"n000", "n001", "n002"} == verdicts[-1].lost.keys()
+    fleet.guard.rename({"n000": "node-0", "n001": None})
+    fleet.names = ["node-0", "n002", *fleet.names[3:]]
+    fleet.silent_since["node-0"] = fleet.silent_since["n000"]
+    assert {"node-0", "n002"} == fleet.tick().lost.keys()

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fakes.kube import NODES, FakeKube
 from tests.waiting import eventually
 from watcher.api.runner import Runner
 from watcher.client import InProcessClient, WatcherClient
@@ -144,3 +146,25 @@ def test_an_unforeseen_failure_of_a_reload_is_logged_and_the_old_settings_stay(
             await eventually(lambda: watcher.max_staleness == 55.0, what="settings that are good again")
 
     asyncio.run(story())
+
+
+def test_a_reload_takes_names_from_the_cluster_and_gives_them_back(tmp_path: Path) -> None:
+    """With its API, and without: what is published goes by the name that holds, and nothing is left behind."""
+
+    async def story() -> None:
+        with FakeKube() as cluster:
+            own = socket.gethostname()
+            cluster.put(NODES, "the-node", status={"addresses": [{"type": "Hostname", "address": own}]})
+            kubeconfig = str(cluster.kubeconfig(tmp_path / "config"))
+            named = {"kubernetes.node_names": "on", "kubernetes.kubeconfig": kubeconfig}
+            async with serving(settings_for(tmp_path)) as (watcher, _):
+                for flags, expected in (({}, own), (named, "the-node"), ({}, own)):
+                    changed = settings_for(tmp_path, **flags)
+                    watcher.request_reload(lambda changed=changed: changed)  # type: ignore[misc]
+                    await eventually(partial(_serves, watcher, expected), what=f"the node {expected}")
+
+    asyncio.run(story())
+
+
+def _serves(watcher: Watcher, node: str) -> bool:
+    return watcher.published is not None and watcher.published.snapshot.nodes == (node,)

@@ -157,8 +157,9 @@ async def fetch_pods(provider: Provider, now: float) -> PodFetch:
     )
 
 
-def provenance(plan: QueryPlan, origin: str) -> Provenance:
+def provenance(plan: QueryPlan, origin: str, *, of_cluster: bool = False) -> Provenance:
     """The part of a plan that decides whether old samples may stay beside new ones; `origin` as model.origin_of makes
-    it. The label that names the nodes is
-    part of the expression: under another label the same series belong to other names."""
-    return Provenance(origin, f"{plan.expression} by {plan.node_label}", plan.unit, plan.smoothing_s)
+    it. How the nodes get their names is part of the expression: by another label, or as nodes `of_cluster`, the same
+    series belong to other names."""
+    named = f"{plan.node_label}, as nodes of the cluster" if of_cluster else plan.node_label
+    return Provenance(origin, f"{plan.expression} by {named}", plan.unit, plan.smoothing_s)

@@ -18,9 +18,10 @@ import msgspec
 import numpy as np
 
 from watcher.model import F64, I64
+from watcher.names import without_port
 from watcher.providers.asking import PASSING_STATUSES, shown, unexpected
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.prometheus_plans import NodeLabel, without_port
+from watcher.providers.prometheus_plans import NodeLabel
 
 API = "the Prometheus API"
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric, MetricType
+from watcher.names import without_port
 from watcher.providers.prometheus_matchers import LABEL, STRING, Matcher, narrowed
 
 DEFAULT_METRICS: tuple[str, ...] = (
@@ -367,15 +368,6 @@ def _joined(rows: Sequence[Labels], names: NodeNames) -> NodeLabel | None:
     instances = {row["instance"] for row in rows if row.get("instance")}
     known = sum(instance in names.by_instance for instance in instances)
     return NodeLabel("instance", joined=names.label) if instances and 2 * known >= len(instances) else None
-
-
-def without_port(instance: str) -> str:
-    """`10.0.0.1:9100` -> `10.0.0.1`, `[::1]:9100` -> `::1`; what has no port stays, a bare IPv6 address too."""
-    if instance.startswith("["):
-        host, bracket, rest = instance[1:].partition("]")
-        return host if bracket and (not rest or re.fullmatch(r":\d+", rest)) else instance
-    host, _, port = instance.rpartition(":")
-    return host if host and ":" not in host and port.isascii() and port.isdigit() else instance
 
 
 # --- questions -------------------------------------------------------------------------------------------------------

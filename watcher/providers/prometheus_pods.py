@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from watcher.model import Finding, FindingKind, Remedy
+from watcher.names import without_port
 from watcher.pods import PODS, PodOrigin, PodUsage
 from watcher.providers.asking import shown
 from watcher.providers.base import NoPodUsage, PodFetch, ProviderError, ProviderMalformed
@@ -42,7 +43,6 @@ from watcher.providers.prometheus_plans import (
     names_query,
     profile,
     read_names,
-    without_port,
 )
 from watcher.providers.prometheus_transport import Transport
 

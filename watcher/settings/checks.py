@@ -273,7 +273,7 @@ def _metrics(settings: Settings) -> Iterator[Conflict]:
 def _files(settings: Settings) -> Iterator[Conflict]:
     """Files that do not exist, may not be read, or hold nothing; provider.kubeconfig only for the one that reads it,
     since KUBE_CONFIG may be there for other programs."""
-    for table in ("server", "provider", "peers"):
+    for table in ("server", "provider", "kubernetes", "peers"):
         for each in settings_fields(type(getattr(settings, table))):
             key, path = f"{table}.{each.name}", getattr(getattr(settings, table), each.name)
             read = key != "provider.kubeconfig" or settings.provider.name == "metrics-server"

@@ -458,6 +458,34 @@ class ProviderSettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
+class KubernetesSettings(Table):
+    """The Kubernetes API, from which the names and addresses of nodes are learnt."""
+
+    kubeconfig: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "Kubernetes configuration that says which cluster; its current context counts. Not set: "
+            "provider.kubeconfig, else the pod's service account.",
+            example='"/etc/load-watcher/kubeconfig"',
+        ),
+    )
+    node_names: str = field(
+        default="auto",
+        metadata=about(
+            values.choice(("auto", "on", "off")),
+            "Whether the source's names of nodes become those of the cluster (docs/node-names.md). auto: if a cluster "
+            "is known, by a kubeconfig or because this runs in one, and the provider is neither host nor "
+            "metrics-server.",
+        ),
+    )
+    node_label: str = field(
+        default="kubernetes.io/hostname",
+        metadata=about(values.TEXT, "Label of nodes by which they are known too, beside their name and addresses."),
+    )
+
+
+@dataclass(frozen=True, repr=False)
 class RefreshSettings(Table):
     """How often samples are fetched, and which windows are kept over them."""
 
@@ -633,6 +661,7 @@ TABLES: Mapping[str, type[Table]] = {
     "cluster": ClusterSettings,
     "server": ServerSettings,
     "provider": ProviderSettings,
+    "kubernetes": KubernetesSettings,
     "refresh": RefreshSettings,
     "review": ReviewSettings,
     "store": StoreSettings,
@@ -656,6 +685,7 @@ class Settings:
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     provider: ProviderSettings = field(default_factory=ProviderSettings)
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     refresh: RefreshSettings = field(default_factory=RefreshSettings)
     review: ReviewSettings = field(default_factory=ReviewSettings)
     store: StoreSettings = field(default_factory=StoreSettings)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
+from watcher.names import without_port
 from watcher.providers.prometheus_plans import (
     CANDIDATES,
     DEFAULT_METRICS,
@@ -26,7 +27,6 @@ from watcher.providers.prometheus_plans import (
     profile,
     read_names,
     settle,
-    without_port,
 )
 
 CPU = METRIC_BY_KEY["CPU"]
