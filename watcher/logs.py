@@ -50,7 +50,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as text."""
-        line = f"{_timestamp(record)} {record.levelname.lower()} {record.name}: {_one_line(record.getMessage())}"
+        line = f"{_timestamp(record)} {record.levelname.lower()} {record.name}: {one_line(record.getMessage())}"
         trace = _trace(self, record)
         return f"{line}\n{trace}" if trace else line
 
@@ -89,7 +89,8 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return "\n".join(parts)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """The text with its control characters, line ends among them, written as what they are."""
     return text if text.isprintable() else "".join(_printable(character) for character in text)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from watcher.doctor.results import Result, Status, fail, skipped
+from watcher.logs import one_line
 from watcher.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,11 @@ async def _finished(
     for name, task in before.items():
         if any(result.status in STOPPERS for result in await task) and name in check.needs:
             return [replace(skipped(f"not looked at: it needs the check {name} to go well"), check=check.name)]
-    return [replace(result, check=check.name) for result in await _bounded(check, examination)]
+    # What is told may have the names of nodes in it, and what a far side said: no second line by a clever name.
+    return [
+        replace(result, check=check.name, what=one_line(result.what), cure=one_line(result.cure))
+        for result in await _bounded(check, examination)
+    ]
 
 
 async def _bounded(check: Check, examination: Examination) -> Sequence[Result]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -20,6 +19,7 @@ from watcher.api.operations import AliveDocument
 from watcher.doctor.examination import Examination, aside
 from watcher.doctor.results import Result, count, fail, ok, skipped, some, warn
 from watcher.model import ErrorDocument, FindingEntry, FindingKind, FindingsDocument
+from watcher.providers.asking import shown, without_credentials
 from watcher.server import token_of
 from watcher.settings import Settings
 
@@ -30,7 +30,6 @@ ANSWER_S = 5.0
 RECENT_S = 300
 """How long ago a finding of a running service may have been seen last, in seconds, and still count."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
-SHOWN_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +121,17 @@ async def service(examination: Examination) -> Sequence[Result]:
     url = examination.url or examination.the(Serving).url
     if not url:
         return [skipped(f"none answers at {own_url(found)}", "to ask one elsewhere, name it with --url")]
-    shown = without_credentials(url)
+    where = without_credentials(url)
     try:
         async with _session(found, url=url) as session:
             if not await _is_ours(session, url):
                 cure = "check --url; the Go load-watcher is not asked either, it has no /healthz: docs/migrating.md"
-                return [fail(f"what answers at {shown} is no load-watcher", cure)]
+                return [fail(f"what answers at {where} is no load-watcher", cure)]
             token = await aside(lambda: token_of(found))
             return [*await _states(session, url, token=token), *await _findings(session, url, token=token)]
     except (aiohttp.ClientError, OSError) as error:
         cure = "is it running, and is its address right? From inside a pod it may be another one"
-        return [fail(f"{shown} does not answer: {_reason(error)}", cure)]
-
-
-def without_credentials(url: str) -> str:
-    """The address as it may be shown."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "the address"
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+        return [fail(f"{where} does not answer: {_reason(error)}", cure)]
 
 
 async def _states(session: aiohttp.ClientSession, url: str, *, token: str | None) -> Sequence[Result]:
@@ -252,9 +242,7 @@ def _error_of(body: bytes) -> ErrorDocument | None:
 
 
 def _start_of(body: bytes) -> str:
-    text = body[:1024].decode(errors="replace")
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line[:SHOWN_CHARACTERS] or "nothing"
+    return shown(body[:1024].decode(errors="replace")) or "nothing"
 
 
 def _reason(error: Exception) -> str:

@@ -21,6 +21,7 @@ import yaml
 
 from watcher.doctor.examination import Examination, aside
 from watcher.doctor.results import Result, fail, ok, skipped, some, warn
+from watcher.providers.asking import shown, without_credentials
 from watcher.settings import Settings
 from watcher.settings.values import nearest
 
@@ -70,7 +71,6 @@ OLD_ARGS = {
     "metricProviderToken": "metricProvider.token",
 }
 ADDRESS = "http://load-watcher.load-watcher.svc.cluster.local:2020"
-SHOWN_CHARACTERS = 60
 
 
 async def scheduler(examination: Examination) -> Sequence[Result]:
@@ -369,14 +369,14 @@ def address_problems(address: str, *, where: str) -> Iterator[Result]:
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
-    shown = _quoted(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl() or "…")
+    told = _quoted(without_credentials(address) if "://" in address else address.rpartition("@")[2])
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        yield fail(f"{where} {shown} has no http:// before its host", f"write it like {ADDRESS}")
+        yield fail(f"{where} {told} has no http:// before its host", f"write it like {ADDRESS}")
     elif port is None:
-        told = f"{where} {shown} has no port, so that port {443 if parts.scheme == 'https' else 80} is asked"
+        told = f"{where} {told} has no port, so that port {443 if parts.scheme == 'https' else 80} is asked"
         yield fail(told, "add the port of the service, :2020 if it was not changed")
     elif parts.path.rstrip("/").endswith("/watcher"):
-        yield fail(f"{where} {shown} ends with /watcher, which the plug-in adds by itself", "leave /watcher out")
+        yield fail(f"{where} {told} ends with /watcher, which the plug-in adds by itself", "leave /watcher out")
     if address != address.strip():
         yield fail(f"{where} has spaces around it", "leave them out")
 
@@ -429,6 +429,5 @@ def _unknown(
 
 
 def _quoted(value: Any) -> str:
-    """A foreign value as it may be shown: on one line, cut."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in str(value)).split())
-    return f'"{text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"}"'
+    """A foreign value as it may be shown."""
+    return f'"{shown(str(value))}"'

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Iterator, Sequence
 
 from watcher.doctor.examination import Examination, aside
 from watcher.doctor.results import Result, fail, ok, warn
+from watcher.server import tls_of
 from watcher.settings import Settings, SettingsError
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
@@ -28,9 +30,21 @@ async def settings(examination: Examination) -> Sequence[Result]:
 async def surroundings(examination: Examination) -> Sequence[Result]:
     """What is valid and still wrong here: in a pod, or for the host provider without its node's name."""
     found = examination.the(Settings)
-    results = list(_odd(found, in_cluster=IN_CLUSTER in examination.environ, node="NODE_NAME" in examination.environ))
+    results = [*await aside(lambda: list(_certificates(found)))]
+    results += list(_odd(found, in_cluster=IN_CLUSTER in examination.environ, node="NODE_NAME" in examination.environ))
     where = "a pod of a cluster" if IN_CLUSTER in examination.environ else "not a pod"
     return results or [ok(f"{where}, which fits the settings")]
+
+
+def _certificates(found: Settings) -> Iterator[Result]:
+    try:
+        tls_of(found)
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
+        yield fail(
+            f"the TLS files in [server] do not work: {reason}",
+            "tls_cert, tls_key and tls_client_ca must be PEM files, and the key the certificate's, without a password",
+        )
 
 
 def _odd(found: Settings, *, in_cluster: bool, node: bool) -> Iterator[Result]:

@@ -25,7 +25,7 @@ from tests.doctor import Told, doctor
 from tests.fakes.kube import NODE_METRICS, NODES, FakeKube, Fault
 from tests.fakes.kube_rules import status_object
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, matrix, told, until_hung_up, vector
-from tests.real.parts import REPOSITORY
+from tests.real.parts import REPOSITORY, make_certificates
 from watcher import cli
 from watcher.doctor import pages
 from watcher.doctor.examination import Check, Examination, aside, examine
@@ -97,6 +97,16 @@ def test_what_blocks_is_called_aside():
 
     results = run_checks(Check("calls", calls), Check("blocks", blocks, deadline=0.05))
     assert ["ok", "fail"] == [result.status for result in results]
+
+
+def test_nobody_writes_a_second_line_by_a_clever_name():
+    """Control characters are told as what they are."""
+
+    async def tells(_: Examination) -> list[Result]:
+        return [ok("node a\nok all \x1b[32mwell")]
+
+    (result,) = run_checks(Check("tells", tells))
+    assert r"node a\nok all \x1b[32mwell" == result.what
 
 
 def test_every_status_has_its_exit_code():
@@ -210,6 +220,18 @@ def test_the_host_in_a_pod_wants_the_name_of_its_node():
     named = doctor("--provider", "host", "--host", "0.0.0.0", env={**pod, "NODE_NAME": "node-1"})
     named.one("surroundings", "ok", "a pod of a cluster")
     named.one("addresses", "ok", "node-1")
+
+
+def test_the_certificate_of_the_service_must_fit_its_key(tmp_path: Path):
+    """As serve would find at its start."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        make_certificates(tmp_path / name)
+    good = {"tls_cert": "one/server.pem", "tls_key": "one/server.key"}
+    told = doctor(*[f"--set=server.{key}={value}" for key, value in good.items()])
+    told.one("surroundings", "ok")
+    told = doctor(*[f"--set=server.{key}={value}" for key, value in (good | {"tls_key": "other/server.key"}).items()])
+    assert "the key the certificate's" in told.one("surroundings", "fail", "TLS files in [server]").cure
 
 
 # --- port and service ------------------------------------------------------------------------------------------------

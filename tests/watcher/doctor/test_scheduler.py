@@ -111,7 +111,7 @@ def test_a_good_one_is_left_alone():
             "warn",
             ("score together",),
         ),
-        ((*ARGS, "watcherAddress"), "load-watcher:2020", "fail", ("no http:// before", "http://load-watcher")),
+        ((*ARGS, "watcherAddress"), "load-watcher:2020", "fail", ('"load-watcher:2020" has no http://',)),
         ((*ARGS, "watcherAddress"), "http://load-watcher", "fail", ("no port", ":2020")),
         (
             (*ARGS, "watcherAddress"),
