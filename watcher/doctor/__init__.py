@@ -6,8 +6,8 @@ say what it means.
 
 `results` is what a check may say, `examination` runs the checks of the table below, `pages` writes them down. The rest
 are checks: `surroundings` (settings, environment), `listening` (port, a running service), `database`, `source` (the
-provider and its samples), `cluster` (Kubernetes: access, permissions, names of nodes), `scheduler` (the configuration
-of kube-scheduler).
+provider and its samples), `pods` (what they use), `cluster` (Kubernetes: access, permissions, names of nodes),
+`scheduler` (the configuration of kube-scheduler).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from watcher import __version__
-from watcher.doctor import cluster, database, listening, scheduler, source, surroundings
+from watcher.doctor import cluster, database, listening, pods, scheduler, source, surroundings
 from watcher.doctor.examination import Check, Examination, examine
 from watcher.doctor.results import COULD_NOT_RUN, Report, Result, Status
 
@@ -34,6 +34,7 @@ CHECKS = (
     Check("clock", source.clock, needs=("source",)),
     Check("samples", source.samples, needs=("source",)),
     Check("addresses", cluster.addresses, needs=("source",)),
+    Check("pods", pods.pods, needs=("source",), deadline=source.TICK_S),
     Check("kubernetes", cluster.kubernetes, needs=("settings",)),
     Check("permissions", cluster.permissions, needs=("kubernetes",)),
     Check("nodes", cluster.nodes, needs=("source", "kubernetes")),

@@ -11,6 +11,7 @@ from watcher.doctor.examination import Examination
 from watcher.doctor.results import Result, count, fail, ok, skipped, some, some_of, warn
 from watcher.doctor.source import Visit, addresses_among
 from watcher.kube import NODE_METRICS, NODES, KubeClient, KubeError, Resource, find_access, key_of, missing_rule
+from watcher.providers.metrics_server_pods import PLACED_PODS, POD_METRICS
 from watcher.settings import Settings
 
 LABEL_CURE = (
@@ -55,12 +56,18 @@ def at_hand(found: Settings, environ: Mapping[str, str]) -> bool:
 def rights(found: Settings) -> Sequence[Right]:
     """What these settings have us do with the Kubernetes API (docs/kubernetes.md)."""
     if found.provider.name != "metrics-server":
-        return ()
-    return (
+        return []
+    always = [
         Right("list", NODE_METRICS, "the load of the nodes"),
         Right("list", NODES, "the capacity of the nodes"),
         Right("watch", NODES, "changes of the nodes; without it they are listed once a minute", vital=False),
-    )
+    ]
+    wanted = found.refresh.pods
+    of_pods: list[tuple[Resource[Any], str]] = []
+    if wanted != "off":
+        of_pods = [(POD_METRICS, "list"), (PLACED_PODS, "list"), (PLACED_PODS, "watch")]
+    purpose = "what pods use" + (", if anybody asks (refresh.pods)" if wanted == "auto" else "")
+    return [*always, *(Right(verb, resource, purpose, vital=wanted == "on") for resource, verb in of_pods)]
 
 
 async def kubernetes(examination: Examination) -> Sequence[Result]:

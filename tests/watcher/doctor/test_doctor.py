@@ -22,7 +22,7 @@ from rich.console import Console
 import watcher
 from tests.conftest import RunService
 from tests.doctor import Told, doctor
-from tests.fakes.kube import NODE_METRICS, NODES, FakeKube, Fault
+from tests.fakes.kube import NODE_METRICS, NODES, POD_METRICS, FakeKube, Fault
 from tests.fakes.kube_rules import status_object
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, matrix, told, until_hung_up, vector
 from tests.real.parts import REPOSITORY, make_certificates
@@ -127,7 +127,7 @@ def test_text_is_a_line_for_each_result_whatever_its_length():
     assert any(line.startswith("ok      series       CPU: psutil.cpu_times") and len(line) > 100 for line in lines)
     assert "skipped scheduler    no scheduler configuration is named" in lines
     assert "                     cure: give one with --scheduler-config FILE to have it read" in lines
-    assert " warnings, 0 failed, 5 skipped" in lines[-1]
+    assert " warnings, 0 failed, 6 skipped" in lines[-1]
 
 
 def test_a_terminal_gets_colours_and_its_width(tmp_path: Path):
@@ -391,6 +391,8 @@ def test_a_disk_that_is_full_small_or_read_only(small_disk: Path):
 
 def healthy(asked: Asked, *, nodes: str = "a b") -> bytes:
     """CPU and memory of two nodes, every 15 seconds until now."""
+    if "container_" in asked.query:
+        return vector()
     one, other = nodes.split()
     if asked.query.startswith(("count by", "topk")):
         return vector({"node": one, "instance": "1:1"}, {"node": other, "instance": "2:1"})
@@ -408,10 +410,15 @@ def ask(answer: Answer, *arguments: str) -> Told:
 
 
 def test_a_source_that_is_well():
-    """The fake is right, so that what follows is wrong for its own reason."""
+    """The fake is right, so that what follows is wrong for its own reason. It has no pods, which nobody asked for."""
     said = ask(healthy)
     assert 0 == said.exit_code, str(said)
     said.one("cadence", "ok", "samples come every 15 s")
+    said.one("pods", "skipped", "there is no container_cpu_usage_seconds_total")
+    said = ask(healthy, "--set", "refresh.pods=on")
+    assert {"pods"} == said.failed()
+    said = ask(healthy, "--set", "refresh.pods=off")
+    said.one("pods", "skipped", "refresh.pods is off")
 
 
 @pytest.mark.parametrize(
@@ -440,7 +447,7 @@ def test_a_source_that_refuses_is_told_with_its_hint(answer: bytes, words: tuple
 def test_a_source_that_hangs_is_given_up():
     """Within the provider's own timeout."""
     said = ask(lambda _: until_hung_up, "--set", "provider.timeout=0.2s")
-    assert "provider.address" in said.one("source", "fail", "does not answer in time").cure
+    said.one("source", "fail", "does not answer in time")
 
 
 def test_half_of_a_source_fails():
@@ -493,11 +500,14 @@ def test_metrics_server_is_well():
         for name in ("node-1", "node-2"):
             server.node(name)
             server.usage(name, time=now())
+            server.pod(f"shop/web-of-{name}", node=name)
+            server.pod_usage(f"shop/web-of-{name}", ("250m", "1Gi"), time=now())
         said = kube(server)
     assert 0 == said.exit_code, str(said)
+    said.one("pods", "ok", "2 pods on 2 nodes", "metrics.k8s.io/v1beta1 pods containers.usage.cpu", "working_set")
     said.one("source", "ok", "KubernetesMetricsServer")
     said.one("kubernetes", "ok", "2 nodes")
-    said.one("permissions", "ok", "list nodes.metrics.k8s.io, list nodes, watch nodes")
+    said.one("permissions", "ok", "list nodes.metrics.k8s.io, list nodes, watch nodes, list pods.metrics.k8s.io")
     said.one("nodes", "ok", "all 2 nodes")
 
 
@@ -533,6 +543,19 @@ def test_an_account_that_is_not_known_has_no_rights():
     assert {"source", "kubernetes"} == said.failed()
     said.one("permissions", "skipped")
     assert "s3cret" not in said.output
+
+
+def test_rights_for_pods_are_missed_only_where_pods_are_wanted():
+    """A warning by default, a failure with refresh.pods = on, and none of it with off."""
+    with FakeKube(forbidden={("list", POD_METRICS)}) as server:
+        server.node("node-1")
+        server.usage("node-1", time=now())
+        perhaps, wanted, off = (kube(server, "--set", f"refresh.pods={mode}") for mode in ("auto", "on", "off"))
+    assert 'resources: ["pods"]' in perhaps.one("permissions", "warn", "may not list pods.metrics.k8s.io").cure
+    perhaps.one("pods", "warn", "403")
+    assert {"pods", "permissions"} == wanted.failed()
+    assert 0 == off.exit_code
+    assert not any("pods." in line.what for line in off.of("permissions"))
 
 
 def test_metrics_server_is_not_installed_or_not_ready():
