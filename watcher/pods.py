@@ -10,7 +10,7 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -122,7 +122,7 @@ def review(usage: PodUsage, *, now: float, max_ahead_s: float) -> tuple[PodUsage
 
 def _newest(usage: PodUsage) -> PodUsage:
     """Of a pod that stands there twice, the newest reading; at equal times that of the first node by name."""
-    if len(set(usage.pods)) == len(usage.pods):
+    if len({pod: None for pod in usage.pods}) == len(usage.pods):  # noqa: C420  # one call would hold the global lock
         return usage
     best: dict[Pod, tuple[float, str, int]] = {}
     for row, (pod, node, time) in enumerate(zip(usage.pods, usage.nodes, usage.time.tolist(), strict=True)):
@@ -175,20 +175,20 @@ def take_in(table: PodTable, usage: PodUsage, *, now: float, silent_s: float, st
     `silent_s` behind the newest pod of its node, or older than `stale_s`: a node that falls silent as a whole keeps its
     pods for that long, and their age shows.
     """
-    merged = _widen(table, usage.pods)
-    row = {pod: number for number, pod in enumerate(merged.pods)}
+    merged, row = _widen(table, usage.pods)
     at = np.fromiter((row[pod] for pod in usage.pods), dtype=np.int64, count=len(usage.pods))
     fresh = ~(usage.time <= merged.sampled[at])
     return _without_gone(_write(merged, usage.where(fresh), at[fresh]), oldest=now - stale_s, silent_s=silent_s)
 
 
-def _widen(table: PodTable, pods: Iterable[Pod]) -> PodTable:
-    """The table with room for these pods too, still in order."""
-    new = sorted_in_pieces(set(pods).difference(table.pods))
+def _widen(table: PodTable, pods: Sequence[Pod]) -> tuple[PodTable, Mapping[Pod, int]]:
+    """The table with room for these pods too, still in order, and the row of each pod."""
+    row = {pod: number for number, pod in enumerate(table.pods)}
+    new = sorted_in_pieces([pod for pod in pods if pod not in row])
     if not new:
-        return table
+        return table, row
     order = sorted(range(len(table.pods) + len(new)), key=[*table.pods, *new].__getitem__)
-    return _rows(
+    wide = _rows(
         PodTable(
             (*table.pods, *new),
             (*table.nodes, *[""] * len(new)),
@@ -201,6 +201,7 @@ def _widen(table: PodTable, pods: Iterable[Pod]) -> PodTable:
         ),
         np.array(order, dtype=np.int64),
     )
+    return wide, {pod: number for number, pod in enumerate(wide.pods)}
 
 
 def sorted_in_pieces(pods: Collection[Pod]) -> list[Pod]:

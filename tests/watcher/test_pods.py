@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
+import tracemalloc
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -238,6 +241,28 @@ def test_pods_are_sorted_like_sorted_does_it():
     for size in (0, 1, 4_999, 5_000, 5_001, 17_500, 25_000):
         pods = [(f"ns-{one}", f"pod-{two}") for one, two in rng.integers(0, 10**9, (size, 2)).tolist()]
         assert sorted(pods) == sorted_in_pieces(pods)
+
+
+def test_memory_of_a_thousand_pods():
+    """docs/pods.md says 0.42 MB, names of 55 characters included; a column more would show here."""
+    names = [
+        (f"team-{number % 20:03d}-production", f"deployment-{number:05d}-7d9f8b6c5-x{number:05d}")
+        for number in range(2000)
+    ]
+    use = np.ones(len(names))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        pods = tuple((sys.intern(namespace), "".join(list(name))) for namespace, name in names)  # texts of their own
+        read = PodUsage(pods, ("n1",) * len(names), T0 * use, use, use)
+        table = take_in(empty_table(SLOTS), read, now=T0, silent_s=SILENT, stale_s=STALE)
+        del pods, read
+        gc.collect()
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 2000 == len(table.pods)
+    assert 200 < size / len(names) < 500
 
 
 # --- incremental equals rebuilt --------------------------------------------------------------------------------------

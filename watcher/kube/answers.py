@@ -50,21 +50,30 @@ def read_page(
     body: bytes, decoder: msgspec.json.Decoder[ObjectList[ItemT]], *, resource: Resource[ItemT]
 ) -> tuple[ObjectList[ItemT], Mapping[str, str]]:
     """A page of a list, and what is wrong with those of its objects that do not fit their type."""
-    unread: dict[str, str] = {}
     try:
-        try:
-            page = decoder.decode(body)
-        except msgspec.ValidationError:
-            page, unread = _read_one_by_one(body, resource=resource)
+        page = decoder.decode(body)
+    except _UNREADABLE:
+        return read_large_page(body, resource=resource)
+    return _of_a_list(page, resource=resource), {}
+
+
+def read_large_page(body: bytes, *, resource: Resource[ItemT]) -> tuple[ObjectList[ItemT], Mapping[str, str]]:
+    """The same one object at a time: it takes half as long again, and lets other threads run in between."""
+    try:
+        page, unread = _read_one_by_one(body, resource=resource)
     except _UNREADABLE as error:
         raise _not_kubernetes(body, what=f"a list of {resource.full_name}", problem=str(error)) from error
+    return _of_a_list(page, resource=resource), unread
+
+
+def _of_a_list(page: ObjectList[ItemT], *, resource: Resource[Any]) -> ObjectList[ItemT]:
     if not page.kind.endswith("List"):
         raise KubeMalformed(f"it answered with a {shown(page.kind)}, not with a list of {resource.full_name}")
-    return page, unread
+    return page
 
 
 def _read_one_by_one(body: bytes, *, resource: Resource[ItemT]) -> tuple[ObjectList[ItemT], dict[str, str]]:
-    """A page of which at least one object does not fit its type: that one must not cost the others."""
+    """A page, in which an object that does not fit its type does not cost the others."""
     page: ObjectList[Any] = _RAW_LIST.decode(body)
     items: list[ItemT] = []
     unread: dict[str, str] = {}

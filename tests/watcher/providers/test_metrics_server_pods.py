@@ -1,6 +1,7 @@
 """Pod usage from metrics-server, against a small API server over a real socket."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.fakes.kube import NODE_METRICS, POD_METRICS, PODS, Asked, FakeKube
 from tests.waiting import eventually
 from tests.watcher.providers.test_metrics_server import NOW, at, run
 from watcher.kube import Metadata
+from watcher.kube.client import LARGE_BODY
 from watcher.model import FindingKind
 from watcher.providers.base import (
     NoPodUsage,
@@ -156,6 +158,34 @@ def test_ten_thousand_bad_pods_are_one_finding():
     got = read_pods(items, {f"a/p{number:05d}": "n" for number in range(10_000)}, source="s", now=NOW)
     (finding,) = got.findings
     assert "10000 (a/p00000, a/p00001, a/p00002, …)" in finding.reason
+
+
+@pytest.mark.slow
+def test_thousands_of_pods_come_in_one_page():
+    """metrics-server knows no other; the one that is odd among them costs itself."""
+    used = [{"name": "app", "usage": {"cpu": "1500m", "memory": "128Mi"}}, {"name": "proxy", "usage": {}}]
+    items: list[dict[str, Any]] = [
+        {"metadata": {"name": f"pod-{number:05d}", "namespace": "n" * 50}, "timestamp": at(NOW - 5), "containers": used}
+        for number in range(20_000)
+    ]
+    items[7]["timestamp"] = 7
+    body = json.dumps({"kind": "PodMetricsList", "metadata": {}, "items": items}).encode()
+    assert len(body) > LARGE_BODY
+
+    def fault(asked: Asked) -> web.Response | None:
+        if asked.resource == POD_METRICS:
+            return web.Response(body=body, content_type="application/json")
+        if (asked.verb, asked.resource) == ("list", PODS):
+            placed = [{"metadata": item["metadata"], "spec": {"nodeName": "a"}} for item in items]
+            return web.json_response({"kind": "PodList", "metadata": {"resourceVersion": "1000"}, "items": placed})
+        return None
+
+    with FakeKube(fault=fault) as server:
+        got = fetch(server)
+    assert 19_999 == len(got.usage.pods)
+    assert np.isnan(got.usage.cores).all()  # the proxy does not say
+    (finding,) = got.findings
+    assert f"{'n' * 50}/pod-00007" in finding.reason
 
 
 # --- trouble ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,322 @@
+"""What pods cost us: CPU by step, memory, and for how long they keep the event loop from answering.
+
+    python -m benchmarks.bench_pods                        # 5,000 and 50,000 pods
+    python -m benchmarks.bench_pods --pods 1000 --rounds 3
+
+The answers of a Prometheus and of metrics-server are made up and at hand; what they cost there is not in this. Steps
+are called as the refresh calls them, the quickest of some repetitions counts; a round is a refresh with the answers of
+a Prometheus, the document in gzip, and a client that reads it. Each size is measured in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from benchmarks.report import Table, amount, at_most
+from benchmarks.source import Virtual
+from benchmarks.stall import watching
+from watcher.api.responses import compressed
+from watcher.client import _read_pods, to_pods
+from watcher.kube.answers import read_large_page
+from watcher.pod_refresh import PodConfig, PodRefresher
+from watcher.pods import PodOrigin, PodTable, PodUsage, PublishedPods, empty_table, review, take_in
+from watcher.providers.base import PodFetch
+from watcher.providers.metrics_server_pods import POD_METRICS, _unhurried, read_pods
+from watcher.providers.prometheus_answers import read_envelope, series_of
+from watcher.providers.prometheus_pods import joined, read_values
+from watcher.providers.prometheus_transport import _unhurried as _unhurried_series
+from watcher.publish import Encoding
+
+START = 1_700_000_040.0
+ROUNDS = 10
+PODS_ON_A_NODE = 30
+ORIGIN = PodOrigin("Prometheus", "cores", 120.0, "bytes", "rss")
+Measured = dict[str, Any]
+
+
+class Cluster:
+    """So many pods, with names as long as Deployments make them."""
+
+    def __init__(self, pods: int) -> None:
+        self.pods = [
+            (f"team-{number % 200:03d}-production", f"deployment-{number // 10:05d}-7d9f8b6c5-x{number % 100_000:05d}")
+            for number in range(pods)
+        ]
+        self.nodes = [f"ip-10-0-{number // PODS_ON_A_NODE}.internal" for number in range(pods)]
+        self.random = np.random.default_rng(7)
+
+    def vector(self, values: Sequence[float], *, now: float) -> bytes:
+        """What a Prometheus answers."""
+        rows = [
+            {"metric": {"namespace": pod[0], "pod": pod[1], "node": node}, "value": [now, repr(value)]}
+            for pod, node, value in zip(self.pods, self.nodes, values, strict=True)
+        ]
+        data = {"resultType": "vector", "result": rows}
+        return msgspec.json.encode({"status": "success", "data": data})
+
+    def vectors(self, now: float) -> tuple[bytes, bytes, bytes]:
+        """Times, cores and bytes."""
+        random = self.random.random((3, len(self.pods)))
+        columns = (now - 30.0 * random[0], random[1], random[2] * 2**32)
+        times, cores, memory = (self.vector(column.tolist(), now=now) for column in columns)
+        return times, cores, memory
+
+    def listed(self) -> bytes:
+        """What metrics-server answers, of pods with two containers each."""
+        used = {"usage": {"cpu": "12345678n", "memory": "123456Ki"}}
+        items = [
+            {
+                "metadata": {"name": name, "namespace": namespace, "creationTimestamp": "2026-11-21T10:00:00Z"},
+                "timestamp": "2026-11-21T10:00:00Z",
+                "window": "15.2s",
+                "containers": [{"name": "app", **used}, {"name": "istio-proxy", **used}],
+            }
+            for namespace, name in self.pods
+        ]
+        return msgspec.json.encode({"kind": "PodMetricsList", "metadata": {}, "items": items})
+
+    def usage(self, now: float) -> PodUsage:
+        """Readings at hand."""
+        times, cores, memory = self.random.random((3, len(self.pods)))
+        return PodUsage(tuple(self.pods), tuple(self.nodes), now - 30.0 * times, cores, memory * 2**32)
+
+
+def read_vector(body: bytes) -> Mapping[tuple[str, str, str], float]:
+    """As a line of the transport does."""
+    rows = series_of(read_envelope(body, content_type=""), expects="vector")
+    return read_values(_unhurried_series(rows), label="node")
+
+
+def read_vectors(bodies: Sequence[bytes], nodes: Mapping[str, str]) -> PodUsage:
+    """Three answers as one."""
+    times, cores, memory = map(read_vector, bodies)
+    return joined(times, cores, memory, nodes)
+
+
+def read_list(body: bytes, nodes: Mapping[str, str]) -> PodFetch:
+    """As the provider does."""
+    page, _ = read_large_page(body, resource=POD_METRICS)
+    return read_pods(_unhurried(page.items or []), nodes, source="KubernetesMetricsServer", now=START)
+
+
+def quickest(call: Callable[[], object], *, times: int = 3) -> float:
+    """CPU milliseconds of the quickest of some calls."""
+    taken = []
+    for _ in range(times):
+        began = time.process_time()
+        call()
+        taken.append(1e3 * (time.process_time() - began))
+    return min(taken)
+
+
+def into(table: PodTable, usage: PodUsage, now: float) -> PodTable:
+    """The next minute."""
+    reviewed, _ = review(usage, now=now, max_ahead_s=30.0)
+    return take_in(table, reviewed, now=now, silent_s=90.0, stale_s=300.0)
+
+
+def published(table: PodTable, config: PodConfig) -> PublishedPods:
+    return PublishedPods(
+        table,
+        origin=ORIGIN,
+        windows=config.windows,
+        cadence_s=60.0,
+        timestamp=START,
+        tag="t",
+        monotonic=0.0,
+        age_s=1.0,
+    )
+
+
+def measure_steps(pods: int) -> Measured:
+    """CPU milliseconds by step, and memory per pod."""
+    cluster, config = Cluster(pods), PodConfig(mode="on")
+    bodies, listed = cluster.vectors(START), cluster.listed()
+    nodes = {node: node for node in cluster.nodes}
+    placed = {f"{namespace}/{name}": node for (namespace, name), node in zip(cluster.pods, cluster.nodes, strict=True)}
+    usage = read_vectors(bodies, nodes)
+    table = empty_table(config.slots)
+    for minute in range(config.slots):
+        table = into(table, cluster.usage(START + 60.0 * minute), START + 60.0 * minute)
+    later, after = cluster.usage(START + 900.0), START + 900.0
+    ready = published(table, config)
+    body = ready.body()
+    return {
+        "prometheus": quickest(partial(read_vectors, bodies, nodes)),
+        "metrics-server": quickest(partial(read_list, listed, placed)),
+        "first": quickest(partial(into, empty_table(config.slots), usage, START)),
+        "next": quickest(partial(into, table, later, after)),
+        "body": quickest(ready.body),
+        "gzip": quickest(partial(compressed, body, Encoding.GZIP)),
+        "client": quickest(lambda: to_pods(_read_pods(body), received=0.0, age_at_receipt=0.0)),
+        "vectors MB": sum(map(len, bodies)) / 1e6,
+        "list MB": len(listed) / 1e6,
+        "body MB": len(body) / 1e6,
+        "gzip MB": len(compressed(body, Encoding.GZIP)) / 1e6,
+        "table": table_bytes(bodies, nodes, config) / pods,
+    }
+
+
+def table_bytes(bodies: Sequence[bytes], nodes: Mapping[str, str], config: PodConfig) -> float:
+    """Bytes of a table, its names included, which come from the answers that it was made of."""
+    gc.collect()
+    tracemalloc.start()
+    table = into(empty_table(config.slots), read_vectors(bodies, nodes), START)
+    gc.collect()
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(table.pods)
+    return float(size)
+
+
+# --- whole refreshes -------------------------------------------------------------------------------------------------
+
+
+class AtHand:
+    """A Provider whose answers are there; what it does to read them is what the real one does."""
+
+    source = "Prometheus"
+    remembers = True
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.nodes = {node: node for node in cluster.nodes}
+        self.bodies: tuple[bytes, ...] = ()
+        self._decoding = threading.Lock()
+
+    async def fetch_pods(self, now: float) -> PodFetch:
+        """Three answers, read in threads one at a time as the transport has it."""
+        reading = (asyncio.to_thread(self._read, body) for body in self.bodies)
+        times, cores, memory = await asyncio.gather(*reading)
+        return PodFetch(await asyncio.to_thread(joined, times, cores, memory, self.nodes), ORIGIN)
+
+    def _read(self, body: bytes) -> Mapping[tuple[str, str, str], float]:
+        with self._decoding:
+            return read_vector(body)
+
+
+async def measure_rounds(pods: int, *, rounds: int) -> Measured:
+    """Refresh, document, client: the event loop's worst stall of each, and what stood in its way."""
+    cluster, clock, config = Cluster(pods), Virtual(START), PodConfig(mode="on")
+    source = AtHand(cluster)
+    refresher = PodRefresher(
+        source,  # type: ignore[arg-type]  # of a Provider it is asked for pods only
+        config=config,
+        clock=clock,
+        tag="t",
+        work=asyncio.to_thread,
+        report=lambda findings: None,
+        count=lambda kind: None,
+        observe=lambda stage, seconds: None,
+    )
+    worst: dict[str, tuple[float, str]] = {}
+    async with watching() as idle:
+        await asyncio.sleep(1.0)
+    for number in range(rounds + 1):
+        clock.pass_time(60.0)
+        source.bodies = cluster.vectors(clock.now())
+        gc.collect()
+        for what, work in _work(refresher):
+            async with watching() as stall:
+                await work()
+            if number:  # the first sorts all names
+                worst[what] = max(worst.get(what, (0.0, "")), (stall.worst, stall.culprit))
+            else:
+                worst[f"{what}, first"] = (stall.worst, stall.culprit)
+    return {"stalls": worst, "idle stall": idle.worst}
+
+
+def _work(refresher: PodRefresher) -> list[tuple[str, Callable[[], Any]]]:
+    kept: dict[str, bytes] = {}
+
+    async def refresh() -> None:
+        await refresher.refresh(asyncio.get_running_loop().time() + 600.0)
+
+    async def encode() -> None:
+        assert refresher.published is not None
+        kept["body"] = await asyncio.to_thread(refresher.published.body)
+        await asyncio.to_thread(compressed, kept["body"], Encoding.GZIP)
+
+    async def read() -> None:
+        await asyncio.to_thread(lambda: to_pods(_read_pods(kept["body"]), received=0.0, age_at_receipt=0.0))
+
+    return [("refresh", refresh), ("document", encode), ("client", read)]
+
+
+# --- the tables ------------------------------------------------------------------------------------------------------
+
+STEPS = {
+    "prometheus": "read three answers of a Prometheus",
+    "metrics-server": "read metrics-server's list, two containers a pod",
+    "first": "review and take in, the first time",
+    "next": "review and take in, each minute",
+    "body": "write the document",
+    "gzip": "compress it",
+    "client": "read it in the client",
+}
+SIZES = {"vectors MB": "answers of a Prometheus", "list MB": "metrics-server's list", "body MB": "document"}
+
+
+def step_table(results: Mapping[int, Measured]) -> Table:
+    """CPU by step and size."""
+    table = Table("CPU milliseconds of a minute of pods", ["", *(f"{pods:,} pods" for pods in results)])
+    for key, words in STEPS.items():
+        table.add(words, *(amount(measured[key], "ms") for measured in results.values()))
+    for key, words in SIZES.items():
+        table.add(words, *(amount(measured[key], "MB") for measured in results.values()))
+    table.add("document in gzip", *(amount(measured["gzip MB"], "MB") for measured in results.values()))
+    table.add("memory of 1,000 pods", *(amount(measured["table"] / 1e3, "MB") for measured in results.values()))
+    return table
+
+
+def stall_table(results: Mapping[int, Measured]) -> Table:
+    """How long the event loop waits."""
+    table = Table(
+        "Longest time that pods keep the event loop from running",
+        ["", "worst", "goal", "without", "stood in the way"],
+    )
+    for pods, measured in results.items():
+        for what, (stall, culprit) in measured["stalls"].items():
+            goal = at_most(stall, 30.0, "ms") if pods <= 5000 else ""
+            idle = amount(measured["idle stall"], "ms")
+            table.add(f"{pods:,} pods, {what}", amount(stall, "ms"), goal, idle, culprit or "–")
+    return table
+
+
+def apart(pods: int, rounds: int) -> Measured:
+    """What this program prints in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.bench_pods", "--one", str(pods), "--rounds", str(rounds)]
+    measured: Measured = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return measured
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--pods", type=int, nargs="+", default=[5000, 50_000])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one is not None:
+        rounds = asyncio.run(measure_rounds(options.one, rounds=options.rounds))
+        print(json.dumps({**measure_steps(options.one), **rounds}))
+        return
+    results = {pods: apart(pods, options.rounds) for pods in options.pods}
+    print(step_table(results).markdown())
+    print(stall_table(results).markdown(), end="")
+
+
+if __name__ == "__main__":
+    main()
