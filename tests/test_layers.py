@@ -29,6 +29,7 @@ HOMES = {
     "requests": PROMETHEUS,
     "urllib3": PROMETHEUS,
     "influxdb_client": ("watcher/providers/influxdb_flux.py",),
+    "psycopg": ("watcher/store/postgresql.py",),
     "psutil": ("watcher/providers/host.py", "watcher/doctor/listening.py"),
     "apscheduler": ("watcher/server.py",),
     "kubernetes_asyncio": ("watcher/kube/",),

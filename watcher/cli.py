@@ -19,6 +19,7 @@ from watcher import __version__
 
 if TYPE_CHECKING:
     from watcher.settings import Settings, SettingsError
+    from watcher.store.database import Database
 
 LOGGER = logging.getLogger(__name__)
 BAD_SETTINGS = 2
@@ -331,14 +332,22 @@ def vacuum(**given: Any) -> None:
     _run_on_database(store.vacuum, given)
 
 
-def _run_on_database(action: Callable[[str], str], given: Mapping[str, Any]) -> None:
+def _database_of(settings: Settings) -> Database:
+    """The database that the settings name, with this watcher's rows; StoreError where there is no way to it."""
+    from watcher.store import database_at
+
+    store = settings.store
+    return database_at(store.url, watcher=settings.watcher, password_file=store.password_file)
+
+
+def _run_on_database(action: Callable[[Database], str], given: Mapping[str, Any]) -> None:
     """Print what `action` says of the database that the settings name; exit 1 with the cure where it cannot."""
     from watcher.store import StoreError
 
     # No source is asked here, so none needs to be set: an init container upgrades before anything else is known.
     settings = _load_or_exit(given, beside={"provider.name": "host"})
     try:
-        click.echo(action(settings.store.url))
+        click.echo(action(_database_of(settings)))
     except StoreError as error:
         click.echo(f"load-watcher: {error}" + (f"\n  {error.hint}" if error.hint else ""), err=True)
         raise SystemExit(1) from None

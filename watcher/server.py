@@ -205,6 +205,8 @@ class Watcher:
             on_unusable=settings.store.on_unusable,
             upgrade=settings.store.upgrade,
             owner=f"load-watcher on {settings.server.host}:{settings.server.port}",
+            watcher=settings.watcher,
+            password_file=settings.store.password_file,
         )
         self._refresher = self._make_refresher(settings)
         self._scheduler = AsyncIOScheduler(

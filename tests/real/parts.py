@@ -12,10 +12,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import psycopg
 import pytest
 import requests
 
@@ -34,8 +36,12 @@ PROGRAMS = {
     "node_exporter": ("NODE_EXPORTER_BIN", ("prometheus-node-exporter", "node_exporter")),
     "influxd": ("INFLUXD_BIN", ("influxd",)),
     "kubectl": ("KUBECTL_BIN", ("kubectl",)),
+    "postgres": ("POSTGRES_BIN", ("postgres",)),
+    "initdb": ("INITDB_BIN", ("initdb",)),
     "wrk": ("WRK_BIN", ("wrk",)),
 }
+# Debian keeps PostgreSQL's servers beside PATH, one directory a version.
+BESIDE_PATH = "usr/lib/postgresql/*/bin"
 
 # Below the range that the kernel hands out to outgoing connections, so that no client of ours takes the port between
 # our finding it free and the server's binding it.
@@ -51,10 +57,13 @@ def find_program(program: str) -> Path:
     if named := os.environ.get(variable):
         return Path(named)
     for name in names:
-        if (unpacked := UNPACKED / "usr" / "bin" / name).exists():
-            return unpacked
+        for directory in (UNPACKED / "usr" / "bin", *sorted(UNPACKED.glob(BESIDE_PATH), reverse=True)):
+            if (directory / name).exists():
+                return directory / name
         if on_path := shutil.which(name):
             return Path(on_path)
+        if installed := sorted(Path("/").glob(f"{BESIDE_PATH}/{name}"), reverse=True):
+            return installed[0]
     reason = f"{program} is neither in {UNPACKED} nor on PATH nor named by {variable}: run make real-parts"
     if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
         pytest.fail(reason)
@@ -476,6 +485,125 @@ class InfluxDB(Server):
         body = "\n".join(lines).encode()
         answer = self.session.post(f"{self.url}/write", params=query, data=body, timeout=READY_SECONDS)
         assert answer.status_code == 204, f"write: {answer.status_code} {answer.text}"
+
+
+class PostgreSQL(Server):
+    """A real PostgreSQL on a free port of 127.0.0.1, with a superuser whose password is made here and asked for.
+
+    It refuses to run as root, who runs it as nobody: so its data is in a directory of its own below /tmp, and not in
+    the test's, which nobody but its owner may enter.
+    """
+
+    name = "postgres"
+    user = "watcher"
+    NOBODY = 65534
+
+    def __init__(self, directory: Path, *, port: int | None = None, flags: Sequence[str] = ()) -> None:
+        super().__init__(directory, port=port)
+        self.password = new_secret()
+        self._program, initdb = find_program("postgres"), find_program("initdb")
+        self._flags = flags
+        self._place = Path(tempfile.mkdtemp(prefix="load-watcher-postgres-", dir="/tmp"))
+        self._data = self._place / "data"
+        secret = self._place / "password"
+        secret.write_text(self.password)
+        for path in (self._place, secret):
+            path.chmod(0o700)
+            if self._as:
+                os.chown(path, self.NOBODY, self.NOBODY)
+        data = ("-D", str(self._data), "--no-sync", "-E", "UTF8", "--locale=C.UTF-8")
+        made = subprocess.run(
+            [str(initdb), *data, "-U", self.user, "-A", "scram-sha-256", f"--pwfile={secret}"],
+            cwd=self._place,
+            env=program_environment(),
+            capture_output=True,
+            text=True,
+            **self._as,
+        )
+        if made.returncode:
+            pytest.fail(f"initdb ended with code {made.returncode}:\n{made.stdout}{made.stderr}")
+
+    @property
+    def _as(self) -> dict[str, Any]:
+        """Whom to run it as."""
+        return {"user": self.NOBODY, "group": self.NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+
+    def command(self) -> Sequence[str | Path]:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": self._place,
+            "fsync": "off",
+            "jit": "off",
+            "shared_buffers": "16MB",
+            "autovacuum": "off",
+        }
+        flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return [self._program, "-D", self._data, "-p", str(self.port), *flags, *self._flags]
+
+    def launch(self) -> None:
+        with self._log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(part) for part in self.command()],
+                cwd=self._place,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                **self._as,
+            )
+
+    def url_of(self, database: str = "postgres") -> str:
+        """The URL of a database, with the password."""
+        return f"postgresql://{self.user}:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://127.0.0.1:{self.port}"
+
+    def is_ready(self) -> bool:
+        try:
+            self.execute("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def execute(self, statement: str, *parameters: Any, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """The rows of a statement, which is its own transaction."""
+        with psycopg.connect(self.url_of(database), autocommit=True, connect_timeout=10) as connection:
+            cursor = connection.execute(statement.encode(), parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def new_database(self) -> str:
+        """Make an empty database; its URL."""
+        name = f"db_{secrets.token_hex(6)}"
+        self.execute(f"CREATE DATABASE {name}")
+        return self.url_of(name)
+
+    def stop(self, timeout: float = STOP_SECONDS) -> int:
+        """End it without waiting for its clients, which SIGTERM would."""
+        if self.process is not None and self.is_running():
+            self.process.send_signal(signal.SIGINT)
+        return super().stop(timeout)
+
+    def kill(self) -> None:
+        """End it with SIGKILL. Its children notice and end too; before that no other may use their data."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split() if self.is_running() else []
+        super().kill()
+        wait_for(
+            lambda: not any(Path(f"/proc/{child}").exists() for child in children),
+            what="the children of PostgreSQL to end",
+            timeout=STOP_SECONDS,
+        )
+
+    def remove(self) -> None:
+        """Remove its data, once it is stopped."""
+        shutil.rmtree(self._place, ignore_errors=True)
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            super().__exit__(*exception)
+        finally:
+            self.remove()
 
 
 def make_certificates(directory: Path) -> None:

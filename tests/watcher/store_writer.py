@@ -8,7 +8,6 @@ import asyncio
 import os
 import sys
 import time
-from pathlib import Path
 
 from tests.watcher.ticks import CPU, FIFTEEN, FIVE, MEMORY, RESOLUTION, START, block, minute, store_at, tick
 from watcher.model import TickRecord
@@ -38,9 +37,9 @@ def wait_until_stored(store: Store, end: float) -> None:
         time.sleep(0.0002)
 
 
-async def write(path: Path) -> None:
+async def write(place: str) -> None:
     """Store tick after tick, for ever."""
-    store = store_at(path, owner="the writer")
+    store = store_at(place, owner="the writer")
     restored = await store.open()
     number = 0 if restored is None else number_of(restored.end) + 1
     while True:
@@ -52,11 +51,11 @@ async def write(path: Path) -> None:
 
 
 def main() -> None:
-    path = Path(sys.argv[1])
+    place = sys.argv[1]
     for _ in sys.stdin:
         child = os.fork()
         if not child:
-            asyncio.run(write(path))
+            asyncio.run(write(place))
         os.write(1, f"pid {child}\n".encode())
         os.waitpid(child, 0)
         os.write(1, b"ended\n")

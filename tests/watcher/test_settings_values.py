@@ -149,6 +149,7 @@ def test_written_text_is_a_toml_string(text):
         (HEADERS, '{"X-A": "b,c"}', {"X-A": Secret("b,c")}),
         (ADDRESS, "https://[::1]:9090/prom/", "https://[::1]:9090/prom"),
         (DATABASE, "sqlite:////var/lib/x.db", "sqlite:////var/lib/x.db"),
+        (DATABASE, "postgresql://u:p@host:5432/db?sslmode=require", "postgresql://u:p@host:5432/db?sslmode=require"),
     ],
 )
 def test_text_of_the_environment_is_read(kind, given, value):
@@ -187,7 +188,9 @@ REFUSED = [
     (DATABASE, "sqlite://"),
     (DATABASE, "sqlite:///:memory:"),
     (DATABASE, "sqlite:///"),
-    (DATABASE, "postgresql://u:p@host/db"),
+    (DATABASE, "postgresql://u:p@host"),
+    (DATABASE, "postgresql+psycopg2://u:p@host/db"),
+    (DATABASE, "postgresql://host/d b"),
     (DATABASE, "load-watcher.db"),
 ]
 

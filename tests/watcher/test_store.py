@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from tests.watcher.ticks import (
     RESOLUTION,
     START,
     block,
+    cells_of,
     count,
     is_stored,
     minute,
@@ -38,21 +39,7 @@ from tests.watcher.ticks import (
     url_of,
 )
 from watcher.model import CARRIED, FindingKind, Operator, SampleBlock, TickRecord, WindowRecord
-from watcher.store import Store, StoredSeries, StoreError, StoreInUse, current, vacuum
-
-Cells = dict[tuple[str, int, str], tuple[bytes, int]]
-
-
-def cells_of(blocks: Iterable[SampleBlock]) -> Cells:
-    """Cell by cell what blocks say, a later block over an earlier one; values as their bytes, so NaN equals itself."""
-    cells: Cells = {}
-    for one in blocks:
-        for row in range(len(one.values)):
-            for column, node in enumerate(one.nodes):
-                value = one.values[row, column].tobytes()
-                cells[one.metric, one.first_slot + row, node] = value, int(one.offset_ms[row, column])
-    return cells
-
+from watcher.store import Store, StoredSeries, StoreError, StoreInUse, current, database_at, vacuum
 
 # --- samples ---------------------------------------------------------------------------------------------------------
 
@@ -99,11 +86,11 @@ def test_a_start_finds_the_samples_of_the_last_window_bit_for_bit(ticks) -> None
         asyncio.run(check(Path(folder) / "a.db"))
 
 
-async def kept_after(path: Path, *ticks: TickRecord) -> set[tuple[str, int]]:
+async def kept_after(place: str, *ticks: TickRecord) -> set[tuple[str, int]]:
     """(metric, first slot) of the blocks that a start finds after these ticks."""
-    async with opened(path) as store:
+    async with opened(place) as store:
         await save(store, *ticks)
-    found = await restored_at(path)
+    found = await restored_at(place)
     assert found is not None
     return {(one.metric, one.first_slot) for one in found.blocks}
 
@@ -111,50 +98,49 @@ async def kept_after(path: Path, *ticks: TickRecord) -> set[tuple[str, int]]:
 SLOT = START // RESOLUTION
 
 
-def test_samples_that_no_window_reaches_are_forgotten(tmp_path: Path) -> None:
+def test_samples_that_no_window_reaches_are_forgotten(place: str) -> None:
     """At 15 minutes of longest window and 4 slots a block, one block before the window stays, no more."""
     ticks = [tick(START + 60 * k, blocks=[block(k, slot=SLOT + 4 * k - 3)]) for k in range(20)]
-    kept = asyncio.run(kept_after(tmp_path / "a.db", *ticks))
+    kept = asyncio.run(kept_after(place, *ticks))
     assert {(CPU, SLOT + 4 * k - 3) for k in range(4, 20)} == kept
 
 
-def test_samples_from_elsewhere_are_forgotten_metric_by_metric(tmp_path: Path) -> None:
+def test_samples_from_elsewhere_are_forgotten_metric_by_metric(place: str) -> None:
     """A changed expression must not share a window with the old one; the other metric's samples stay."""
     both = tick(START, blocks=[block(1, slot=SLOT - 3), block(1, slot=SLOT - 3, metric=MEMORY)])
     changed = tick(START + 60, blocks=[block(2, slot=SLOT + 1)], origin=replace(ORIGIN, expression="another"))
-    kept = asyncio.run(kept_after(tmp_path / "a.db", both, changed))
+    kept = asyncio.run(kept_after(place, both, changed))
     assert {(MEMORY, SLOT - 3), (CPU, SLOT + 1)} == kept
 
 
-def test_samples_on_another_grid_are_forgotten(tmp_path: Path) -> None:
+def test_samples_on_another_grid_are_forgotten(place: str) -> None:
     """Slot numbers of another resolution mean other times."""
     coarse = tick(START + 60, blocks=[block(2, slot=(START + 60) // 30)], resolution=30)
-    kept = asyncio.run(kept_after(tmp_path / "a.db", tick(START), coarse))
+    kept = asyncio.run(kept_after(place, tick(START), coarse))
     assert {(CPU, (START + 60) // 30)} == kept
 
 
-def test_samples_after_the_newest_one_are_forgotten(tmp_path: Path) -> None:
+def test_samples_after_the_newest_one_are_forgotten(place: str) -> None:
     """After the clock has stepped back by an hour, a start must not find samples of the time to come."""
-    kept = asyncio.run(kept_after(tmp_path / "a.db", tick(START + 3600), tick(START)))
+    kept = asyncio.run(kept_after(place, tick(START + 3600), tick(START)))
     assert {(CPU, SLOT - 3)} == kept
 
 
-def test_lists_of_nodes_are_stored_once_and_go_with_what_used_them(tmp_path: Path) -> None:
+def test_lists_of_nodes_are_stored_once_and_go_with_what_used_them(place: str) -> None:
     """Equal lists are one row; one that nothing refers to any more is removed."""
-    path = tmp_path / "a.db"
 
     async def run() -> list[int]:
         counts = []
-        async with opened(path, retention=60.0) as store:
+        async with opened(place, retention=60.0) as store:
             for step, nodes in ((0, NODES), (1, NODES), (2, (*NODES, "node-d")), (40, NODES[:1])):
                 when = START + 60 * step
                 blocks = [block(step, slot=when // RESOLUTION - 3, nodes=nodes)]
                 await save(store, tick(when, blocks=blocks, records=[minute(step, when=when, nodes=nodes)]))
-                counts.append(count(path, "node_list"))
+                counts.append(count(place, "node_list"))
             await save(store, tick(START + 41 * 60, blocks=[], records=[]))
-            await eventually(lambda: count(path, "window_minute") == 1, what="the old minutes to go")
+            await eventually(lambda: count(place, "window_minute") == 1, what="the old minutes to go")
             await save(store, tick(START + 42 * 60, blocks=[], records=[]))
-            return [*counts, count(path, "node_list")]
+            return [*counts, count(place, "node_list")]
 
     assert [1, 1, 2, 3, 1] == asyncio.run(run())
 
@@ -207,10 +193,9 @@ def changing_day(seed: int) -> list[TickRecord]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_history_equals_what_was_saved_over_open_and_closed_hours(tmp_path: Path, seed: int) -> None:
+def test_history_equals_what_was_saved_over_open_and_closed_hours(place: str, seed: int) -> None:
     """Minute by minute, with nodes and columns that change within the hour, for a node that was always there, some that
     were not, and names beside all chunks."""
-    path = tmp_path / "a.db"
     ticks = changing_day(seed)
     reference: Reference = {(record.window.label, record.time): record for one in ticks for record in one.records}
 
@@ -220,46 +205,43 @@ def test_history_equals_what_was_saved_over_open_and_closed_hours(tmp_path: Path
             assert_history_is(found, reference, "15m", host)
 
     async def run() -> None:
-        async with opened(path) as store:
+        async with opened(place) as store:
             before_the_step = next(k for k, one in enumerate(ticks) if one.end > ticks[k + 1].end) + 1
-            await save_all(store, path, ticks[:before_the_step])
-            await save_all(store, path, ticks[before_the_step:])
+            await save_all(store, place, ticks[:before_the_step])
+            await save_all(store, place, ticks[before_the_step:])
             await check(store)
-        async with opened(path) as store:
+        async with opened(place) as store:
             await check(store)
 
     asyncio.run(run())
 
 
-async def save_all(store: Store, path: Path, ticks: list[TickRecord]) -> None:
+async def save_all(store: Store, place: str, ticks: list[TickRecord]) -> None:
     """Save as fast as the store takes them, and wait until all hours but the last one's are rewritten."""
     for one in ticks:
         store.save(one)
         await asyncio.sleep(0)
     await eventually(lambda: is_stored(store, ticks[-1]), what="all ticks")
-    await eventually(lambda: minutes_of_closed_hours(path, ticks[-1]) == 0, what="the hours to be rewritten")
+    await eventually(lambda: minutes_of_closed_hours(place, ticks[-1]) == 0, what="the hours to be rewritten")
 
 
-def minutes_of_closed_hours(path: Path, last: TickRecord) -> int:
+def minutes_of_closed_hours(place: str, last: TickRecord) -> int:
     hour = last.records[0].time // 3600 * 3600
-    with closing(sqlite3.connect(path)) as connection:
-        query = "SELECT count(*) FROM window_minute WHERE time NOT BETWEEN ? AND ?"
-        return int(connection.execute(query, (hour, hour + 3599)).fetchone()[0])
+    return count(place, "window_minute", where=f"time NOT BETWEEN {hour} AND {hour + 3599}")
 
 
-def test_a_minute_that_is_stored_again_replaces_all_of_itself(tmp_path: Path) -> None:
+def test_a_minute_that_is_stored_again_replaces_all_of_itself(place: str) -> None:
     """Also where its hour was rewritten before, and the node of it is not in the new one; before and after that hour is
     rewritten again."""
-    path = tmp_path / "a.db"
     again = tick(START, blocks=[], records=[minute(5, when=START, nodes=("node-b",))])
 
     async def run() -> list[list[float]]:
         values = []
-        async with opened(path) as store:
-            await save_all(store, path, [tick(START), tick(START + 60), tick(START + 3600)])
+        async with opened(place) as store:
+            await save_all(store, place, [tick(START), tick(START + 60), tick(START + 3600)])
             await save(store, again)
             for last in (again, tick(START + 7200)):
-                await save_all(store, path, [last])
+                await save_all(store, place, [last])
                 for host in ("node-a", "node-b"):
                     (series, *_) = await store.history(host=host, window="15m", start=START, end=START + 60)
                     values.append(series.value.tolist())
@@ -270,25 +252,24 @@ def test_a_minute_that_is_stored_again_replaces_all_of_itself(tmp_path: Path) ->
     np.testing.assert_array_equal([a, b, a, b], asyncio.run(run()))
 
 
-def test_a_node_that_is_new_has_gaps_where_others_have_values(tmp_path: Path) -> None:
+def test_a_node_that_is_new_has_gaps_where_others_have_values(place: str) -> None:
     """The times of the hours before it came are there, also for a name that sorts before all that they know."""
-    path = tmp_path / "a.db"
     late = tick(START + 3600, blocks=[], records=[minute(7, when=START + 3600, nodes=("a", *NODES, "z"))])
 
     async def run() -> list[list[float]]:
-        async with opened(path) as store:
-            await save_all(store, path, [tick(START), late, tick(START + 7200)])
+        async with opened(place) as store:
+            await save_all(store, place, [tick(START), late, tick(START + 7200)])
             answers = [await store.history(host=host, window="15m", start=START, end=START + 3600) for host in "az"]
             return [answer[0].value.tolist() for answer in answers]
 
     np.testing.assert_array_equal([[np.nan, 7.0], [np.nan, 7.25]], asyncio.run(run()))
 
 
-def test_history_gives_what_was_asked_for(tmp_path: Path) -> None:
+def test_history_gives_what_was_asked_for(place: str) -> None:
     """Range inclusive on both ends, one window, chosen metrics and operators; nothing for what is not there."""
 
     async def run() -> Mapping[str, list[StoredSeries]]:
-        async with opened(tmp_path / "a.db") as store:
+        async with opened(place) as store:
             await save(store, *(tick(START + 60 * k) for k in range(5)))
             all_of_it: dict[str, Any] = {"host": "node-b", "window": "15m", "start": START, "end": START + 600}
             return {
@@ -307,34 +288,32 @@ def test_history_gives_what_was_asked_for(tmp_path: Path) -> None:
     assert answers["metric"] == answers["window"] == answers["host"] == []
 
 
-def test_windows_go_when_their_retention_is_over(tmp_path: Path) -> None:
+def test_windows_go_when_their_retention_is_over(place: str) -> None:
     """Minutes to the minute, rewritten hours when all of them is too old; samples of the last window stay."""
-    path = tmp_path / "a.db"
 
     async def run() -> None:
-        async with opened(path, retention=7200.0) as store:
+        async with opened(place, retention=7200.0) as store:
             await save(store, *(tick(START + 600 * k) for k in range(36)))
             last = START + 600 * 35
-            await eventually(lambda: minutes_of_closed_hours(path, tick(last)) == 0, what="the hours to be rewritten")
+            await eventually(lambda: minutes_of_closed_hours(place, tick(last)) == 0, what="the hours to be rewritten")
             found = await store.history(host="node-a", window="5m", start=0, end=2**40)
             assert (last - 7200) // 3600 * 3600 == found[0].time[0]
             assert last == found[0].time[-1]
 
     asyncio.run(run())
-    restored = asyncio.run(restored_at(path))
+    restored = asyncio.run(restored_at(place))
     assert restored is not None
     assert restored.blocks
 
 
-def test_a_clock_that_steps_back_neither_stops_the_store_nor_leaves_hours_for_ever(tmp_path: Path) -> None:
+def test_a_clock_that_steps_back_neither_stops_the_store_nor_leaves_hours_for_ever(place: str) -> None:
     """Hours to come are kept as long as retention says, and go beyond that."""
-    path = tmp_path / "a.db"
 
     async def run() -> list[int]:
-        async with opened(path, retention=7200.0) as store:
-            await save_all(store, path, [tick(START + 90 * 86400), tick(START + 90 * 86400 + 3600)])
-            assert 2 == count(path, "window_hour")
-            await save_all(store, path, [tick(START + 3600), tick(START)])
+        async with opened(place, retention=7200.0) as store:
+            await save_all(store, place, [tick(START + 90 * 86400), tick(START + 90 * 86400 + 3600)])
+            assert 2 == count(place, "window_hour")
+            await save_all(store, place, [tick(START + 3600), tick(START)])
             await save(store, tick(START + 60))
             found = await store.history(host="node-a", window="5m", start=0, end=2**40)
             return found[0].time.tolist()
@@ -342,21 +321,20 @@ def test_a_clock_that_steps_back_neither_stops_the_store_nor_leaves_hours_for_ev
     assert [START, START + 60, START + 3600] == asyncio.run(run())
 
 
-def test_minutes_that_come_while_their_hour_is_rewritten_are_kept(tmp_path: Path) -> None:
+def test_minutes_that_come_while_their_hour_is_rewritten_are_kept(place: str) -> None:
     """A clock that goes to and fro between two hours closes each of them with every tick."""
-    path = tmp_path / "a.db"
     nodes = tuple(f"node-{i}" for i in range(1500))
     times = [START + 60 * k + 3600 * (k % 2) for k in range(30)]
 
     async def run() -> list[int]:
-        async with opened(path) as store:
+        async with opened(place) as store:
             for when in times:
                 records = [minute(when % 97, when=when, window=window, nodes=nodes) for window in (FIVE, FIFTEEN)]
                 one = tick(when, blocks=[], records=records)
                 store.save(one)
                 while not is_stored(store, one):  # noqa: ASYNC110  (a longer pause would let the rewriting finish)
                     await asyncio.sleep(0.0005)
-            await save_all(store, path, [tick(START + 7200)])
+            await save_all(store, place, [tick(START + 7200)])
             (series, *_) = await store.history(host="node-1499", window="15m", start=START, end=START + 7199)
             np.testing.assert_allclose([when % 97 + 1499 / 16 for when in sorted(times)], series.value, rtol=1e-6)
             return series.time.tolist()
@@ -456,12 +434,12 @@ def test_a_tick_that_failed_is_stored_before_those_that_came_meanwhile(
 
 
 def test_a_tick_that_cannot_be_stored_is_given_up_and_the_next_is_stored(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is wrong with the record, not with the disk, must not be tried for ever."""
 
     async def run() -> None:
-        async with opened(tmp_path / "a.db") as store:
+        async with opened(place) as store:
             store.save(tick(START, records=[replace(minute(1, when=START), time=2**70)]))
             await eventually(lambda: store.status.dropped == 1, what="the tick to be given up")
             await save(store, tick(START + 60))
@@ -471,11 +449,11 @@ def test_a_tick_that_cannot_be_stored_is_given_up_and_the_next_is_stored(
     assert ["a tick cannot be stored and is given up"] == [r.message for r in caplog.records if r.levelname == "ERROR"]
 
 
-def test_close_stores_what_waits(tmp_path: Path) -> None:
+def test_close_stores_what_waits(place: str) -> None:
     """SIGTERM right after a tick loses nothing; after it the store takes no more, and closing again is nothing."""
 
     async def run() -> Store:
-        store = store_at(tmp_path / "a.db")
+        store = store_at(place)
         await store.open()
         for k in range(5):
             store.save(tick(START + 60 * k))
@@ -488,7 +466,7 @@ def test_close_stores_what_waits(tmp_path: Path) -> None:
         return store
 
     asyncio.run(run())
-    found = asyncio.run(restored_at(tmp_path / "a.db"))
+    found = asyncio.run(restored_at(place))
     assert found is not None
     assert START + 240.25 == found.end
 
@@ -532,8 +510,8 @@ def test_a_second_service_is_refused_by_the_name_of_the_first(tmp_path: Path) ->
                 await store_at(path).open()
             await save(store, tick(START))
             with pytest.raises(StoreInUse):
-                vacuum(url_of(path))
-            assert "schema 0001" in current(url_of(path))
+                vacuum(database_at(url_of(path)))
+            assert "schema 0002" in current(database_at(url_of(path)))
         return refused.value
 
     refused = asyncio.run(run())
@@ -557,6 +535,6 @@ def test_vacuum_gives_back_what_is_free(tmp_path: Path) -> None:
 
     asyncio.run(run())
     before = path.stat().st_size
-    assert "MB to" in vacuum(url_of(path))
+    assert "MB to" in vacuum(database_at(url_of(path)))
     assert path.stat().st_size < before
     assert asyncio.run(restored_at(path)) is not None

@@ -31,6 +31,7 @@ from tests.watcher.ticks import (
     is_stored,
     minute,
     opened,
+    query,
     restored_at,
     save,
     store_at,
@@ -38,7 +39,7 @@ from tests.watcher.ticks import (
     url_of,
 )
 from watcher.model import FindingKind, Remedy, Restored, TickRecord
-from watcher.store import Store, StoreError, StoreInUse, StoreUnusable, current, database, upgrade
+from watcher.store import Store, StoreError, StoreInUse, StoreUnusable, current, database_at, sqlite, upgrade
 
 # --- kill -9 ---------------------------------------------------------------------------------------------------------
 
@@ -46,8 +47,8 @@ from watcher.store import Store, StoreError, StoreInUse, StoreUnusable, current,
 class Writer:
     """The process of store_writer.py; `round` lets a child of it write for a while and kills it."""
 
-    def __init__(self, path: Path) -> None:
-        command = [sys.executable, "-m", "tests.watcher.store_writer", str(path)]
+    def __init__(self, place: str) -> None:
+        command = [sys.executable, "-m", "tests.watcher.store_writer", place]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def round(self, *, seconds: float) -> list[int]:
@@ -90,9 +91,9 @@ def assert_one_whole_tick(found: Restored | None) -> int:
     return number
 
 
-async def check_after_kill(path: Path, acknowledged: int) -> None:
-    """The file is whole, the lock free, nothing that was acknowledged lost, in the samples or in the history."""
-    store = store_at(path)
+async def check_after_kill(place: str, acknowledged: int) -> None:
+    """The database is whole, the lock free, nothing that was acknowledged lost, in the samples or in the history."""
+    store = store_at(place)
     number = assert_one_whole_tick(await store.open())
     assert number >= acknowledged
     times = [START + 420 * k for k in range(number + 1) if 420 * k >= 420 * number - 86400]
@@ -102,20 +103,19 @@ async def check_after_kill(path: Path, acknowledged: int) -> None:
         expected = [(when - START) // 420 + 0.0625 * 123 for when in times]
         np.testing.assert_allclose(found[0].value, expected, rtol=1e-6)
     await store.close()
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    if place.startswith("sqlite"):
+        assert [("ok",)] == query(place, "PRAGMA integrity_check")
 
 
 @pytest.mark.slow
-def test_kill_nine_at_fifty_random_moments_loses_no_stored_tick(tmp_path: Path) -> None:
+def test_kill_nine_at_many_random_moments_loses_no_stored_tick(place: str) -> None:
     """While ticks are written and hours rewritten: what was stored is there, whole, and the next start goes on."""
-    path = tmp_path / "a.db"
     moments = random.Random(20260101)
-    with Writer(path) as writer:
-        for _ in range(50):
+    with Writer(place) as writer:
+        for _ in range(50 if place.startswith("sqlite") else 20):
             stored = writer.round(seconds=moments.uniform(0, 0.06))
-            asyncio.run(check_after_kill(path, stored[-1]))
-    assert count(path, "window_hour"), "no hour was rewritten while the writer was killed"
+            asyncio.run(check_after_kill(place, stored[-1]))
+    assert count(place, "window_hour"), "no hour was rewritten while the writer was killed"
 
 
 # --- a disk that is full ---------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ UNUSABLE = [
     (not_a_database, "is not an SQLite database"),
     (of_another_program, "is the database of another program .tables dashboard"),
     (of_another_program_with_alembic, "is the database of another program .tables alembic_version, dashboard"),
-    (newer, "newer version of load-watcher: its schema is 9999, this version knows 0001"),
+    (newer, "newer version of load-watcher: its schema is 9999, this version knows 0002"),
     (newer_and_killed, "newer version of load-watcher"),
 ]
 
@@ -384,7 +384,7 @@ def test_two_files_set_aside_in_one_second_do_not_meet(tmp_path: Path) -> None:
     for content in ("first", "second", "third"):
         path = tmp_path / "a.db"
         path.write_text(content)
-        targets.append(database.set_aside(path, now=START))
+        targets.append(sqlite.set_aside(path, now=START))
     assert ["first", "second", "third"] == [target.read_text() for target in targets]
     assert "a.db.unusable-20231114T220000Z" == targets[0].name
 
@@ -395,7 +395,7 @@ def test_damage_that_shows_while_running_is_a_status_and_not_the_end(tmp_path: P
     path = tmp_path / "a.db"
     shutil.copy(healthy, path)
     with closing(sqlite3.connect(path)) as connection:  # far out of retention, and larger than any cache
-        connection.execute("INSERT INTO window_hour VALUES ('5m', 0, x'', zeroblob(8388608))")
+        connection.execute("INSERT INTO window_hour VALUES ('', '5m', 0, x'', zeroblob(8388608))")
         connection.commit()
 
     async def run() -> str:
@@ -439,7 +439,7 @@ def test_a_large_file_is_checked_whole_after_damage_was_seen(tmp_path: Path, hea
     shutil.copy(healthy, path)
     with closing(sqlite3.connect(path)) as connection:
         for hour in range(9):
-            connection.execute("INSERT INTO window_hour VALUES ('15m', ?, x'', zeroblob(8388608))", (hour,))
+            connection.execute("INSERT INTO window_hour VALUES ('', '15m', ?, x'', zeroblob(8388608))", (hour,))
         connection.commit()
     with path.open("r+b") as file:
         file.seek(path.stat().st_size - 2**20)
@@ -482,7 +482,8 @@ def test_a_lost_chunk_does_not_keep_an_hour_open(tmp_path: Path, caplog: pytest.
         ("sqlite://", "names no file"),
         ("sqlite:///file:a.db?mode=memory&uri=true", "names no file"),
         ("sqlite://host/a.db", "names no file"),
-        ("postgresql://watcher:secret@db/watcher", "kind postgresql are not supported"),
+        ("mysql://watcher:secret@db/watcher", "kind mysql are not supported"),
+        ("postgresql+asyncpg://watcher:secret@db/watcher", "is no way to PostgreSQL"),
         ("load-watcher.db", "cannot be read"),
         ("nonsense://x:secret@y", "kind nonsense are not supported"),
     ],
@@ -498,8 +499,8 @@ def test_a_url_without_a_file_is_refused_without_showing_a_password(url: str, me
 def test_a_relative_url_is_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three slashes for a relative path, four for an absolute one."""
     monkeypatch.chdir(tmp_path)
-    assert f"{tmp_path}/a.db was made" in upgrade("sqlite:///a.db")
-    assert f"{tmp_path}/a.db has schema" in current(f"sqlite:///{tmp_path}/a.db")
+    assert f"{tmp_path}/a.db was made" in upgrade(database_at("sqlite:///a.db"))
+    assert f"{tmp_path}/a.db has schema" in current(database_at(f"sqlite:///{tmp_path}/a.db"))
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
@@ -520,9 +521,9 @@ def test_a_directory_that_may_not_be_written_is_named() -> None:
     """As an unprivileged user meets it; run as one, because root may write anywhere."""
     code = (
         "import os, sys\n"
-        "from watcher.store import upgrade, StoreError\n"
+        "from watcher.store import upgrade, database_at, StoreError\n"
         "os.geteuid() or os.setuid(65534)\n"
-        "try: upgrade(sys.argv[1])\n"
+        "try: upgrade(database_at(sys.argv[1]))\n"
         "except StoreError as error: print(error)"
     )
     with tempfile.TemporaryDirectory() as folder:

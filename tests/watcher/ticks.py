@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psycopg
 
 from tests.waiting import eventually
 from watcher.model import Operator, Provenance, Restored, SampleBlock, TickRecord, Window, WindowRecord
@@ -21,13 +22,16 @@ COLUMNS = ((CPU, Operator.AVG), (CPU, Operator.STD))
 ORIGIN = Provenance("Prometheus", "1 - idle", "ratio", 300.0)
 NODES = ("node-a", "node-b", "node-c")
 
-
-def url_of(path: Path) -> str:
-    return f"sqlite:///{path}"
+Cells = dict[tuple[str, int, str], tuple[bytes, int]]
 
 
-def store_at(path: Path, **settings: Any) -> Store:
-    """A store that is not open yet."""
+def url_of(place: Path | str) -> str:
+    """The URL of a file, or the one that is given."""
+    return f"sqlite:///{place}" if isinstance(place, Path) else place
+
+
+def store_at(place: Path | str, **settings: Any) -> Store:
+    """A store that is not open yet, in a file or at a URL."""
     defaults: dict[str, Any] = {
         "retention": 86400.0,
         "max_size": 2**30,
@@ -35,12 +39,12 @@ def store_at(path: Path, **settings: Any) -> Store:
         "upgrade": True,
         "owner": "a test",
     }
-    return Store(url=url_of(path), **(defaults | settings))
+    return Store(url=url_of(place), **(defaults | settings))
 
 
 @asynccontextmanager
-async def opened(path: Path, **settings: Any) -> AsyncIterator[Store]:
-    store = store_at(path, **settings)
+async def opened(place: Path | str, **settings: Any) -> AsyncIterator[Store]:
+    store = store_at(place, **settings)
     await store.open()
     try:
         yield store
@@ -48,9 +52,9 @@ async def opened(path: Path, **settings: Any) -> AsyncIterator[Store]:
         await store.close()
 
 
-async def restored_at(path: Path) -> Restored | None:
+async def restored_at(place: Path | str, **settings: Any) -> Restored | None:
     """What a start would find."""
-    store = store_at(path)
+    store = store_at(place, **settings)
     try:
         return await store.open()
     finally:
@@ -110,7 +114,28 @@ def is_stored(store: Store, one: TickRecord) -> bool:
     return store.status.last_saved == one.end
 
 
-def count(path: Path, table: str) -> int:
+def count(place: Path | str, table: str, *, where: str = "true") -> int:
     """Rows of a table, read beside the store."""
-    with closing(sqlite3.connect(path)) as connection:
-        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+    return int(query(place, f"SELECT count(*) FROM {table} WHERE {where}")[0][0])
+
+
+def query(place: Path | str, statement: str) -> list[tuple[Any, ...]]:
+    """The rows that a statement gives, or what it changes, beside the store."""
+    url = url_of(place)
+    if url.startswith("sqlite:///"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
+            return connection.execute(statement).fetchall()
+    with psycopg.connect(url) as server:
+        cursor = server.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def cells_of(blocks: Iterable[SampleBlock]) -> Cells:
+    """Cell by cell what blocks say, a later block over an earlier one; values as their bytes, so NaN equals itself."""
+    cells: Cells = {}
+    for one in blocks:
+        for row in range(len(one.values)):
+            for column, node in enumerate(one.nodes):
+                value = one.values[row, column].tobytes()
+                cells[one.metric, one.first_slot + row, node] = value, int(one.offset_ms[row, column])
+    return cells

@@ -8,7 +8,9 @@ from watcher.doctor.examination import Examination, aside
 from watcher.doctor.listening import Serving
 from watcher.doctor.results import Result, fail, ok, warn
 from watcher.settings import Settings
-from watcher.store import Look, StoreError, StoreUnusable, look
+from watcher.settings.values import is_server
+from watcher.store import Look, StoreError, StoreUnusable, database_at, look
+from watcher.store.database import Database
 
 MB = 1e6
 LITTLE_ROOM = 256 * 2**20
@@ -20,12 +22,21 @@ async def database(examination: Examination) -> Sequence[Result]:
     found = examination.the(Settings)
     serving = examination.the(Serving).url
     try:
-        seen = await aside(lambda: look(found.store.url))
+        seen = await aside(lambda: look(_database_of(found)))
     except StoreError as error:
         if isinstance(error, StoreUnusable) and found.store.on_unusable == "set-aside":
-            return [warn(f"{error}; it will be set aside, and a new one begun", error.hint)]
+            then = (
+                "serve will go on without it"
+                if is_server(found.store.url)
+                else "it will be set aside, and a new one begun"
+            )
+            return [warn(f"{error}; {then}", error.hint)]
         return [fail(str(error), error.hint or "docs/store.md says what the database needs")]
     return list(_judge(seen, found, serving=bool(serving)))
+
+
+def _database_of(found: Settings) -> Database:
+    return database_at(found.store.url, watcher=found.watcher, password_file=found.store.password_file)
 
 
 def _judge(seen: Look, found: Settings, *, serving: bool) -> Iterator[Result]:
@@ -34,8 +45,7 @@ def _judge(seen: Look, found: Settings, *, serving: bool) -> Iterator[Result]:
         state += f", and {seen.newest} is needed"
     told = f"{seen.where} can be written and {state}"
     if seen.holder and not serving:
-        cure = "stop that one, or give this one a store.url of its own"
-        yield fail(f"{seen.where} is in use by {seen.holder}", cure)
+        yield fail(f"{seen.where} is in use by {seen.holder}", seen.cure)
     elif seen.revision in (None, seen.newest):
         yield ok(f"{told}; in use by {seen.holder}, as it should be" if seen.holder else told)
     elif found.store.upgrade:

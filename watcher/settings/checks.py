@@ -20,7 +20,7 @@ from watcher.providers.influxdb_plans import SINCE, UNTIL, is_template
 from watcher.providers.prometheus_plans import is_plain
 from watcher.settings.problems import Problem
 from watcher.settings.tables import KEYS, QUERIES, Settings, settings_fields
-from watcher.settings.values import write_duration, write_text
+from watcher.settings.values import has_password, is_server, write_duration, write_text
 
 # An example for each of the providers that cannot do without an address.
 NEED_ADDRESS = {"prometheus": "http://prometheus.monitoring:9090", "influxdb": "http://influxdb.monitoring:8086"}
@@ -252,6 +252,21 @@ def _store(settings: Settings) -> Iterator[Conflict]:
         windows = _is(settings, "refresh.windows")
         message = f"{_is(settings, 'store.retention')} is shorter than the longest of {windows}"
         yield Conflict(("store.retention", "refresh.windows"), message, f'set it to at least "{longest.label}"')
+    if "/" in (settings.store.watcher_id or ""):
+        message = f"{_is(settings, 'store.watcher_id')} has a / in it, which divides it from the name of the cluster"
+        yield Conflict(("store.watcher_id",), message, "choose another, like the name of the host")
+    if is_server(settings.store.url):
+        yield from _server_store(settings)
+
+
+def _server_store(settings: Settings) -> Iterator[Conflict]:
+    """What only a PostgreSQL server needs."""
+    if find_spec("psycopg") is None:
+        message = f"{_is(settings, 'store.url')} needs a library that is not installed, psycopg"
+        yield Conflict(("store.url",), message, 'run pip install "load-watcher[postgres]"')
+    if settings.store.password_file is not None and has_password(settings.store.url):
+        message = "has a password in it, and store.password_file is set as well"
+        yield Conflict(("store.url", "store.password_file"), message, "leave one of them out")
 
 
 def _peers(settings: Settings) -> Iterator[Conflict]:
@@ -273,7 +288,7 @@ def _metrics(settings: Settings) -> Iterator[Conflict]:
 def _files(settings: Settings) -> Iterator[Conflict]:
     """Files that do not exist, may not be read, or hold nothing; provider.kubeconfig only for the one that reads it,
     since KUBE_CONFIG may be there for other programs."""
-    for table in ("server", "provider", "kubernetes", "peers"):
+    for table in ("server", "provider", "kubernetes", "peers", "store"):
         for each in settings_fields(type(getattr(settings, table))):
             key, path = f"{table}.{each.name}", getattr(getattr(settings, table), each.name)
             read = key != "provider.kubeconfig" or settings.provider.name == "metrics-server"

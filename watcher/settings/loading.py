@@ -6,6 +6,7 @@ fill in defaults, and hold the result against itself. No step stops at the first
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from watcher.settings.tables import (
     Settings,
     settings_fields,
 )
-from watcher.settings.values import Secret, Unfit, describe, nearest
+from watcher.settings.values import Secret, Unfit, describe, is_server, nearest
 
 Validator = Callable[[Mapping[str, Any]], list[Problem]]
 
@@ -76,7 +77,7 @@ def load(
     legacy = legacy_layer(environ, provider=chosen.name)
     reading = _read(layers.merged(legacy), cwd=cwd)
     _split_credentials(reading)
-    _fill_in(reading, chosen)
+    _fill_in(reading, chosen, environ)
     settings = _assemble(reading, chosen)
     settings = replace(settings, parts=layers.parts())
     problems = [*layers.problems(), *reading.problems]
@@ -250,7 +251,7 @@ def _split_credentials(reading: _Reading) -> None:
     reading.take(ADDRESS, plain, origin)
 
 
-def _fill_in(reading: _Reading, chosen: _Chosen) -> None:
+def _fill_in(reading: _Reading, chosen: _Chosen, environ: Mapping[str, str]) -> None:
     """The defaults that depend on something else."""
     legacy = chosen.given is not None and chosen.given.origin == "environment METRICS_PROVIDER_NAME"
     if legacy and chosen.name == "prometheus" and ADDRESS not in reading.values:
@@ -264,6 +265,10 @@ def _fill_in(reading: _Reading, chosen: _Chosen) -> None:
     if served and shown not in reading.values:
         label = model.default_window(served).label
         reading.take(shown, (label,), "default, the window that GET /watcher answers with")
+    if is_server(reading.values.get("store.url", "")) and "store.watcher_id" not in reading.values:
+        pod = environ.get("POD_NAME", "").strip()
+        origin = "environment POD_NAME" if pod else "default, the name of this host"
+        reading.take("store.watcher_id", pod or socket.gethostname(), origin)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -307,7 +312,14 @@ def _queries(reading: _Reading) -> dict[str, QuerySettings]:
 def _unused(settings: Settings) -> list[str]:
     provider = settings.provider
     names, reason = UNUSED.get(provider.name, ((), ""))
-    return [f"provider.{name} is set and not used: {reason}" for name in names if getattr(provider, name)]
+    unused = [f"provider.{name} is set and not used: {reason}" for name in names if getattr(provider, name)]
+    of_servers = () if is_server(settings.store.url) else ("password_file", "watcher_id")
+    unused += [
+        f"store.{name} is set and not used: store.url names a file"
+        for name in of_servers
+        if getattr(settings.store, name)
+    ]
+    return unused
 
 
 def _unmatched(settings: Settings) -> list[str]:

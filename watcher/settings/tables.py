@@ -562,7 +562,27 @@ class StoreSettings(Table):
     """Where windows and recent samples are kept, and for how long."""
 
     url: str = field(
-        default="sqlite:///load-watcher.db", metadata=about(values.DATABASE, "The database.", flag="--store-url")
+        default="sqlite:///load-watcher.db",
+        metadata=about(
+            values.DATABASE, "The database: a file of this watcher's own, or a PostgreSQL server.", flag="--store-url"
+        ),
+    )
+    password_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "File with the password of the user in url, for PostgreSQL. Read anew for each connection.",
+            example='"/etc/load-watcher/database-password"',
+        ),
+    )
+    watcher_id: str | None = field(
+        default=None,
+        metadata=about(
+            values.NAME,
+            "Whose rows these are in a database that several watchers share, with cluster.name before it; no two that "
+            "run may have the same. Not set: POD_NAME, else the name of the host. A file has one watcher, and no name.",
+            example='"load-watcher-0"',
+        ),
     )
     retention: float = field(
         default=DAY,
@@ -572,15 +592,16 @@ class StoreSettings(Table):
         default="fail",
         metadata=about(
             values.choice(("fail", "set-aside")),
-            "What to do with a database that is corrupt or of a newer version: fail, or set-aside, which renames it "
-            "and begins a new one.",
+            "What to do with a database that is corrupt or of a newer version: fail, or set-aside, which renames a "
+            "file and begins a new one, and goes on without a server.",
         ),
     )
     max_size: int = field(
         default=2 * 2**30,
         metadata=about(
             values.size(lowest=16 * 2**20),
-            "How large the database may become; above that, the oldest windows go before their time.",
+            "How large the database may become, of PostgreSQL this watcher's part of it; above that, the oldest "
+            "windows go before their time.",
         ),
     )
     upgrade: bool = field(
@@ -695,6 +716,14 @@ class Settings:
     parts: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold secrets that only their part knows
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
     notices: tuple[str, ...] = ()
+
+    @property
+    def watcher(self) -> str:
+        """Whose rows are ours in the database: the cluster's name, if it has one, and the watcher's. A file has one
+        watcher, who needs no name."""
+        if not values.is_server(self.store.url):
+            return ""
+        return "/".join(name for name in (self.cluster.name, self.store.watcher_id) if name)
 
 
 # --- the keys --------------------------------------------------------------------------------------------------------

@@ -408,8 +408,8 @@ ADDRESS = Kind(
 
 def _read_database(value: Any) -> str:
     text = _read_text(value)
-    if re.match(r"postgres(ql)?(\+\w+)?:", text):
-        raise Unfit("PostgreSQL is not in this version")
+    if is_server(text):
+        return _read_server(text)
     path = text.removeprefix("sqlite:///").partition("?")[0]
     if not text.startswith("sqlite:///") or not path:
         raise Unfit(f"given {write_text(hide_credentials(text))}")
@@ -418,14 +418,36 @@ def _read_database(value: Any) -> str:
     return text
 
 
+def is_server(url: str) -> bool:
+    """Whether a database URL names a server, PostgreSQL, and not a file."""
+    return re.match(r"postgres(ql)?(\+\w+)?:", url) is not None
+
+
+def _read_server(text: str) -> str:
+    scheme, _, rest = text.partition("://")
+    if scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
+        raise Unfit(f"PostgreSQL is spoken to through psycopg; write postgresql:// and not {scheme}://")
+    host, _, database = rest.rpartition("@")[2].partition("?")[0].partition("/")
+    if not host or not database:
+        raise Unfit(f"given {write_text(hide_credentials(text))}, which names no {'database' if host else 'host'}")
+    if re.search(r"\s", text):
+        raise Unfit("it has a space in it")
+    return text
+
+
+def has_password(url: str) -> bool:
+    """Whether a database URL has a password in it."""
+    return ":" in url.partition("://")[2].rpartition("@")[0]
+
+
 DATABASE = Kind(
-    'a database URL with the path of a file, like "sqlite:///load-watcher.db" (relative to the working directory) or '
-    '"sqlite:////var/lib/load-watcher/load-watcher.db"',
+    'a database URL: of a file, like "sqlite:///load-watcher.db" (relative to the working directory) or '
+    '"sqlite:////var/lib/load-watcher/load-watcher.db", or of a server, like "postgresql://watcher@db.example/watcher"',
     _read_database,
     _read_database,
     lambda url: write_text(hide_credentials(url)),
     private=True,
-    brief="sqlite:///relative/path or sqlite:////absolute/path",
+    brief="sqlite:///relative/path, sqlite:////absolute/path or postgresql://user@host/database",
 )
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110, section 5.6.2

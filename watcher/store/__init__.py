@@ -1,24 +1,27 @@
-"""What must outlive the process, in one SQLite file.
+"""What must outlive the process, in an SQLite file or on a PostgreSQL server.
 
 `keeper` is the store that the service uses: one thread that writes, some that read. `tidying` is what it does between
 two saves, `codec` how samples and windows look as bytes, `schema` the tables and what is asked of them, `database`
-whether the file may be opened at all, `looking` the same for who only wants to know. SQLAlchemy and Alembic are spoken
-here and in migrations/ alone.
+whether what is there may be opened at all, `sqlite` and `postgresql` how each of them does that, `commands` what
+load-watcher db does. SQLAlchemy and Alembic are spoken here and in migrations/ alone.
 """
 
-from watcher.store.database import StoreError, StoreInUse, StoreUnusable, current, upgrade, vacuum
+from watcher.store.commands import current, database_at, look, upgrade, vacuum
+from watcher.store.database import Look
+from watcher.store.errors import StoreAway, StoreError, StoreInUse, StoreUnusable
 from watcher.store.keeper import Store, StoredSeries, StoreStatus
-from watcher.store.looking import Look, look
 
 __all__ = [
     "Look",
     "Store",
+    "StoreAway",
     "StoreError",
     "StoreInUse",
     "StoreStatus",
     "StoreUnusable",
     "StoredSeries",
     "current",
+    "database_at",
     "look",
     "upgrade",
     "vacuum",

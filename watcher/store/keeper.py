@@ -6,8 +6,12 @@ noticing: `save` returns at once, one thread writes, and what cannot be written 
 the next tick. The history of a day at thousands of nodes must stay small and still answer for one node at once: the
 minutes of a closed hour are rewritten in chunks of nodes, in slices between two saves.
 
-How the bytes look is in codec.py, the tables and statements in schema.py, which file may be opened at all in
-database.py, what is done between two saves in tidying.py. docs/store.md has the layout and what was measured.
+A database server may also be away, at the start or for hours: then the service goes on without, and what waits is
+stored when the server is back.
+
+How the bytes look is in codec.py, the tables and statements in schema.py, what may be opened at all in database.py and
+the two that it describes, what is done between two saves in tidying.py. docs/store.md has the layout and what was
+measured.
 """
 
 from __future__ import annotations
@@ -19,18 +23,19 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import sqlalchemy as sa
 
 from watcher.model import F32, I64, Finding, FindingKind, Operator, Remedy, Restored, TickRecord
-from watcher.store import codec, database, schema
+from watcher.store import codec, schema
 from watcher.store.codec import Grid, HourBuilder
-from watcher.store.database import FileLock, StoreError, StoreUnusable
-from watcher.store.schema import REVISIONS
+from watcher.store.commands import database_at
+from watcher.store.database import READERS, reason_of
+from watcher.store.errors import StoreAway, StoreError, StoreUnusable
+from watcher.store.schema import Rows
 from watcher.store.tidying import Tidier
 
 logger = logging.getLogger(__name__)
@@ -38,8 +43,11 @@ Result = TypeVar("Result")
 
 WAITING_BYTES = 64 * 2**20
 """Window values that may wait for a disk that takes none: hours at 5,000 nodes, half an hour at 50,000."""
+OPEN_SECONDS = 10.0  # for a server; a start does not wait for one that accepts and says nothing
 CLOSE_SECONDS = 5.0
-READERS = 2
+READ_SECONDS = 15.0
+SILENCE_SECONDS = 30.0
+"""So long a write that is not done is trouble: a disk that hangs, or a server that stands still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,24 +136,33 @@ class _Trouble:
 
 
 class Store:
-    """The database of one service: the only writer, and its readers.
+    """The database of one service: the only writer of its rows, and their readers.
 
-    `url`: sqlite:///…; `retention`: seconds of window history; `max_size`: bytes; `on_unusable`: "fail" or "set-aside";
-    `upgrade`: whether an older schema is brought up to date; `owner`: how another process is told who holds the file.
+    `url`: sqlite:///… or postgresql://…; `watcher`: whose rows they are; `password_file`: of the server's user;
+    `retention`: seconds of window history; `max_size`: bytes; `on_unusable`: "fail" or "set-aside"; `upgrade`: whether
+    an older schema is brought up to date; `owner`: how another process is told who holds a file.
     """
 
     def __init__(
-        self, *, url: str, retention: float, max_size: int, on_unusable: str, upgrade: bool, owner: str = ""
+        self,
+        *,
+        url: str,
+        retention: float,
+        max_size: int,
+        on_unusable: str,
+        upgrade: bool,
+        owner: str = "",
+        watcher: str = "",
+        password_file: Path | None = None,
     ) -> None:
-        self._path = database.file_of(url)
+        self._database = database_at(url, watcher=watcher, password_file=password_file)
+        self._retention = retention
         self._tidier = Tidier(retention=retention, max_size=max_size)
         self._on_unusable = on_unusable
         self._upgrade = upgrade
         self._owner = owner
         self._writer: _Workers | None = None
         self._readers: _Workers | None = None
-        self._owned = ExitStack()  # lock and engines, given back in reverse
-        self._lock: FileLock | None = None
         self._findings: tuple[Finding, ...] = ()
         self._saving = _Trouble("saving to the database")
         self._tidying = _Trouble("tidying the database")
@@ -155,6 +172,8 @@ class Store:
         self._dropped = 0
         self._accepts = False
         # What follows belongs to the writing thread.
+        self._is_open = False
+        self._busy_since: float | None = None
         self._last_saved: float | None = None
         self._size = 0
         self._node_ids: dict[tuple[str, ...], int] = {}
@@ -166,12 +185,18 @@ class Store:
     async def open(self) -> Restored | None:
         """Lock, check and migrate the database, and load the samples of the last tick; None if there are none.
 
-        Raises StoreInUse, StoreUnusable, or StoreError for what lies outside the file.
+        A server that cannot be reached is no reason to fail: it is told, and tried again with every tick. Raises
+        StoreInUse, StoreUnusable, or StoreError for what the operator has to change.
         """
         self._writer = writer = _Workers("store-writer")
         self._readers = _Workers("store-reader", threads=READERS)
         try:
-            restored = await asyncio.wrap_future(writer.submit(self._open))
+            opening = asyncio.wrap_future(writer.submit(self._open))
+            await asyncio.wait({opening}, timeout=OPEN_SECONDS if self._database.waits else None)
+            if not opening.done():
+                opening.add_done_callback(_forget_outcome)
+                self._report_silence(OPEN_SECONDS)
+            restored = opening.result() if opening.done() else None
         except BaseException:
             await self.close()
             raise
@@ -179,7 +204,8 @@ class Store:
         return restored
 
     async def close(self) -> None:
-        """Write what waits, for at most five seconds, and give the file back. Safe to call twice, or before open."""
+        """Write what waits, for at most five seconds, and give the database back. Safe to call twice, or before
+        open."""
         with self._guard:
             self._accepts = False
             writer, readers = self._writer, self._readers
@@ -191,55 +217,64 @@ class Store:
         writer.stop()
         done, _ = await asyncio.wait({closed}, timeout=CLOSE_SECONDS)
         if not done:
-            logger.error("the database %s did not finish within %.0f s", self._path, CLOSE_SECONDS)
+            logger.error("the database %s did not finish within %.0f s", self._database.name, CLOSE_SECONDS)
 
     def _open(self) -> Restored | None:
-        self._lock = self._owned.enter_context(database.locked(self._path, owner=self._owner))
         try:
-            return self._open_file()
+            return self._open_for_the_first_time()
+        except StoreAway as error:
+            self._database.release()
+            self._saving.begin(str(error), now=time.time())
+        except BaseException:
+            self._database.release()
+            raise
+        return None
+
+    def _open_for_the_first_time(self) -> Restored | None:
+        try:
+            return self._open_and_load()
         except StoreUnusable as error:
             if self._on_unusable != "set-aside":
                 raise
-            self._set_aside(error)
-            return self._open_file()
+            now = time.time()
+            name = self._database.set_aside(now=now)
+            if name is None:  # a server: what is there has other users, and we go on without
+                raise StoreAway(str(error), hint=error.hint) from error
+            reason = f"{error}; it is now {name}, and a new database was begun"
+            logger.warning("%s", reason)
+            self._findings = (Finding(FindingKind.STORE, "", "", now, reason, Remedy.SET_ASIDE),)
+            return self._open_and_load()
 
-    def _open_file(self) -> Restored | None:
-        assert self._lock is not None
-        revision = database.revision_of(self._path)
-        database.check_age(self._path, revision, upgrade=self._upgrade)
-        if revision is not None:
-            small = database.size_on_disk(self._path) <= database.SMALL_BYTES
-            database.check_pages(self._path, all_of_them=small or self._lock.damage_seen)
-        with ExitStack() as opened, database.translated(self._path, doing="opened"):
-            self._engine = database.open_engine(self._path)
-            opened.callback(self._engine.dispose)
-            if revision != REVISIONS[-1]:
-                database.migrate(self._engine)
-                logger.info("%s has schema %s now, after %s", self._path, REVISIONS[-1], revision or "none")
-            self._read_engine = database.open_engine(self._path, connections=READERS, writes=False)
-            opened.callback(self._read_engine.dispose)
-            with self._read_engine.begin() as connection:
-                restored = schema.restored(connection)
-            self._owned.enter_context(opened.pop_all())
-            self._identity = database.identity_of(self._path)
+    def _open_and_load(self) -> Restored | None:
+        self._prepare()
+        with self._database.translated(doing="opened"), self._database.reading() as mine:
+            restored = schema.restored(mine)
         self._last_saved = None if restored is None else restored.end
-        self._size = database.size_on_disk(self._path)
+        self._measure()
         return restored
 
-    def _set_aside(self, error: StoreUnusable) -> None:
-        now = time.time()
-        with database.translated(self._path, doing="set aside"):
-            target = database.set_aside(self._path, now=now)
-        reason = f"{error}; it is now {target.name}, and a new database was begun"
-        logger.warning("%s", reason)
-        self._findings = (Finding(FindingKind.STORE, "", "", now, reason, Remedy.SET_ASIDE),)
+    def _prepare(self) -> None:
+        """Have the lock and the newest schema."""
+        self._database.acquire(owner=self._owner)
+        before, now = self._database.prepare(upgrade=self._upgrade)
+        if before != now:
+            logger.info("%s has schema %s now, after %s", self._database.name, now, before or "none")
+        self._is_open = True
+
+    def _measure(self) -> None:
+        try:
+            self._size = self._database.size()
+        except Exception as error:
+            if not self._database.is_trouble(error):
+                raise
+            logger.debug("the size of the database is not known: %s", reason_of(error))
 
     def _close(self) -> None:
         if self._waiting is not None:
             self._write_waiting()
         if self._waiting is not None:
             logger.error("%s ticks were not stored: %s", self._queued, self._saving.error)
-        self._owned.close()
+        self._database.release()
 
     # --- what others see ---------------------------------------------------------------------------------------------
 
@@ -251,6 +286,7 @@ class Store:
     @property
     def status(self) -> StoreStatus:
         """How it is doing, from memory."""
+        self._notice_silence()
         troubles = [trouble for trouble in (self._saving, self._tidying) if trouble.since is not None]
         return StoreStatus(
             ok=not troubles,
@@ -275,6 +311,16 @@ class Store:
                 raise StoreError("the store is not open")
             self._wait(record, ticks=1)
             self._writer.submit(self._write_waiting)
+        self._notice_silence()
+
+    def _notice_silence(self) -> None:
+        """Whoever writes cannot say that it takes for ever."""
+        since = self._busy_since
+        if since is not None and (silent := time.monotonic() - since) > SILENCE_SECONDS:
+            self._report_silence(silent)
+
+    def _report_silence(self, seconds: float) -> None:
+        self._saving.begin(f"{self._database.name} has not answered for {seconds:.0f} s", now=time.time())
 
     def _wait(self, record: TickRecord, *, ticks: int, first: bool = False) -> None:
         """Put a tick to those that wait (the guard is held): after them, or before them if it came back."""
@@ -292,11 +338,14 @@ class Store:
             self._waiting, self._queued = None, 0
         if record is None:
             return
+        self._busy_since = time.monotonic()
         try:
+            if not self._is_open:
+                self._prepare()
             self._write(record)
         except Exception as error:
             self._node_ids.clear()
-            if not database.is_of_the_file(error):
+            if not self._database.is_trouble(error):
                 # Not the disk but the record, or us: to keep it would be to fail for ever.
                 logger.exception("a tick cannot be stored and is given up")
                 with self._guard:
@@ -305,48 +354,45 @@ class Store:
             self._saving.begin(self._explained(error), now=time.time())
             with self._guard:
                 self._wait(record, ticks=ticks, first=True)
+            if self._database.waits:  # anything may have happened to it when it is back
+                self._database.release()
+                self._is_open = False
         else:
             self._last_saved = record.end
             self._saving.end(now=time.time())
             self._tidy_again = True
             if self._slices is None:
                 self._ask_for_a_slice()
+        finally:
+            self._busy_since = None
 
     def _explained(self, error: Exception) -> str:
-        """What to say of trouble with the file; damage is also remembered for the next start."""
-        if database.is_damage(error):
-            self._remember_damage()
-            return (
-                f"{self._path} is damaged ({database.reason_of(error)}); nothing is stored until it is moved away and "
-                'the service restarted, or restarted with store.on_unusable = "set-aside"'
-            )
-        return database.reason_of(error)
-
-    def _remember_damage(self) -> None:
-        if self._lock is not None:
-            self._lock.mark_damaged()
+        """What to say of trouble with the database; damage is also remembered for the next start."""
+        if not self._database.is_damage(error):
+            return reason_of(error)
+        self._database.remember_damage()
+        return (
+            f"{self._database.name} is damaged ({reason_of(error)}); nothing is stored until the service is restarted, "
+            f"after this: {self._database.way_out}"
+        )
 
     def _write(self, record: TickRecord) -> None:
         """Store a tick: encode first, then one transaction."""
-        self._check_still_there()
+        self._database.check_still_there()
         blocks = [(block, codec.encode_samples(block)) for block in record.blocks]
         minutes = [(minute, codec.encode_minute(minute)) for minute in record.records]
-        with self._engine.begin() as connection:
-            nodes = {names: self._nodes_id(connection, names) for names in _lists_of_nodes(record)}
-            schema.put_tick(connection, record, blocks=blocks, minutes=minutes, nodes=nodes)
-            schema.forget_unused_nodes(connection)
+        keep_until = record.end + self._retention
+        with self._database.writing() as mine:
+            nodes = {names: self._nodes_id(mine, names) for names in _lists_of_nodes(record)}
+            schema.put_tick(mine, record, blocks=blocks, minutes=minutes, nodes=nodes, keep_until=keep_until)
+            schema.forget_unused_nodes(mine)
         self._node_ids = nodes
         self._tidier.stored(record)
-        self._size = database.size_on_disk(self._path)
+        self._measure()
 
-    def _check_still_there(self) -> None:
-        """SQLite would go on writing into a file that was moved away or removed, and the next start would miss it."""
-        if not self._path.exists() or database.identity_of(self._path) != self._identity:
-            raise OSError(f"{self._path} was moved away or replaced while it was open; restart the service")
-
-    def _nodes_id(self, connection: sa.Connection, names: tuple[str, ...]) -> int:
+    def _nodes_id(self, mine: Rows, names: tuple[str, ...]) -> int:
         known = self._node_ids.get(names)
-        return schema.put_nodes(connection, names) if known is None else known
+        return schema.put_nodes(mine, names) if known is None else known
 
     # --- history -----------------------------------------------------------------------------------------------------
 
@@ -374,35 +420,44 @@ class Store:
 
         def read() -> list[StoredSeries]:
             try:
-                with database.translated(self._path, doing="read"), self._read_engine.begin() as connection:
-                    hours = schema.hours_of_node(connection, host=host, window=window, start=start, end=end)
-                    minutes = schema.minutes_of_node(connection, host=host, window=window, start=start, end=end)
+                with self._database.translated(doing="read"), self._database.reading() as mine:
+                    hours = schema.hours_of_node(mine, host=host, window=window, start=start, end=end)
+                    minutes = schema.minutes_of_node(mine, host=host, window=window, start=start, end=end)
             except StoreUnusable:
-                self._remember_damage()
+                self._database.remember_damage()
                 raise
             return _series(window, hours=hours, minutes=minutes, start=start, end=end, wanted=wanted)
 
-        return await asyncio.wrap_future(readers.submit(read))
+        reading = asyncio.wrap_future(readers.submit(read))
+        try:
+            return await asyncio.wait_for(reading, READ_SECONDS)
+        except TimeoutError:
+            raise StoreAway(
+                f"{self._database.name} has not answered for {READ_SECONDS:.0f} s",
+                hint="look at the disk or the server",
+            ) from None
 
     # --- tidying: between two saves, a slice at a time ---------------------------------------------------------------
 
     def _tidy(self) -> None:
         """Do one slice and ask for the next, behind whatever has been asked for meanwhile."""
         if self._slices is None:
-            self._slices, self._tidy_again = self._tidier.slices(self._engine), False
+            self._slices, self._tidy_again = self._tidier.slices(self._database), False
         try:
             next(self._slices)
         except StopIteration:
             self._slices = None
-            self._size = database.size_on_disk(self._path)
+            self._measure()
             self._tidying.end(now=time.time())
             if self._tidy_again:  # a tick was stored meanwhile, which may have closed another hour
                 self._ask_for_a_slice()
         except Exception as error:
             self._slices = None
-            if not database.is_of_the_file(error) and self._tidying.since is None:
+            if not self._database.is_trouble(error) and self._tidying.since is None:
                 logger.exception("tidying the database went wrong")
-            self._tidying.begin(self._explained(error), now=time.time())
+            # A server that went away will be missed by the next tick too, which shall not tell it once more.
+            trouble = self._saving if self._database.waits and self._database.is_trouble(error) else self._tidying
+            trouble.begin(self._explained(error), now=time.time())
         else:
             self._ask_for_a_slice()
 
@@ -446,3 +501,9 @@ def _series(
         if wanted(column)
     ]
     return [one for one in series if not np.isnan(one.value).all()]
+
+
+def _forget_outcome(opening: asyncio.Future[Restored | None]) -> None:
+    """Of an opening that took too long: the samples it loaded are old by now, and its failure is told with a tick."""
+    if not opening.cancelled():
+        opening.exception()

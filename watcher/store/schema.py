@@ -1,8 +1,8 @@
 """The tables of the store, and every statement on them: what goes in, what comes out, and what is forgotten when.
 
-Each function does its part of a transaction that its caller holds. What is on disk must always be one consistent whole:
-samples of one resolution and one origin per metric, not newer than the last tick, and no list of nodes that nothing
-refers to. What makes the payloads is codec.py; migrations/ makes the tables.
+Each function does its part of a transaction that its caller holds, and sees the rows of one watcher, `Rows`. What is on
+disk must always be one consistent whole: samples of one resolution and one origin per metric, not newer than the last
+tick, and no list of nodes that nothing refers to. What makes the payloads is codec.py; migrations/ makes the tables.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from watcher.model import Provenance, Restored, SampleBlock, TickRecord, Window, WindowRecord
 from watcher.store import codec
@@ -23,22 +24,32 @@ from watcher.store.codec import HOUR, CodecError, Grid
 # What migrations/ makes; a test holds that both agree. Times are unix seconds. How the payloads are made: codec.py.
 
 metadata = sa.MetaData()
-Engine = sa.Engine
+
+# SQLite counts rows by itself only in an INTEGER column.
+_NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+
+def _watcher() -> sa.Column[str]:
+    """Whose row it is, the first part of every key: several watchers may share a database."""
+    return sa.Column("watcher", sa.Text, primary_key=True)
+
 
 tick = sa.Table(
-    "tick",  # one row: the last tick that was stored
+    "tick",  # one row a watcher: the last tick that it stored; after `keep_until` nobody wants any row of it
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
+    _watcher(),
     sa.Column("timestamp", sa.Double, nullable=False),
     sa.Column("end", sa.Double, nullable=False),
     sa.Column("source", sa.Text, nullable=False),
     sa.Column("resolution", sa.Integer, nullable=False),
     sa.Column("windows", sa.Text, nullable=False),
     sa.Column("lost", sa.Text, nullable=False),
+    sa.Column("keep_until", sa.Double, nullable=False),
 )
 provenance = sa.Table(
     "provenance",  # where the stored samples of a metric come from
     metadata,
+    _watcher(),
     sa.Column("metric", sa.Text, primary_key=True),
     sa.Column("source", sa.Text, nullable=False),
     sa.Column("expression", sa.Text, nullable=False),
@@ -46,99 +57,151 @@ provenance = sa.Table(
     sa.Column("smoothing_s", sa.Double, nullable=False),
 )
 node_list = sa.Table(
-    "node_list",  # names, once for all blocks that have the same
+    "node_list",  # names, once for all blocks of a watcher that have the same
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("hash", sa.LargeBinary, nullable=False, unique=True),
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("watcher", sa.Text, nullable=False),
+    sa.Column("hash", sa.LargeBinary, nullable=False),
     sa.Column("payload", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("watcher", "hash", name="uq_node_list_watcher_hash"),
 )
 sample_block = sa.Table(
     "sample_block",  # some slots of one metric; a higher id was written later
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("watcher", sa.Text, nullable=False),
     sa.Column("metric", sa.Text, nullable=False),
     sa.Column("first_slot", sa.BigInteger, nullable=False),
     sa.Column("slots", sa.Integer, nullable=False),
-    sa.Column("nodes", sa.Integer, nullable=False, index=True),
+    sa.Column("nodes", _NUMBER, nullable=False),
     sa.Column("payload", sa.LargeBinary, nullable=False),
-    sa.Index("ix_sample_block_metric_first_slot", "metric", "first_slot"),
+    sa.Index("ix_sample_block_watcher_metric_first_slot", "watcher", "metric", "first_slot"),
+    sa.Index("ix_sample_block_watcher_nodes", "watcher", "nodes"),
 )
 window_minute = sa.Table(
     "window_minute",  # one minute of a window, all nodes
     metadata,
+    _watcher(),
     sa.Column("window", sa.Text, primary_key=True),
     sa.Column("time", sa.BigInteger, primary_key=True),
-    sa.Column("nodes", sa.Integer, nullable=False, index=True),
+    sa.Column("nodes", _NUMBER, nullable=False),
     sa.Column("columns", sa.Text, nullable=False),
     sa.Column("payload", sa.LargeBinary, nullable=False),
+    sa.Index("ix_window_minute_watcher_nodes", "watcher", "nodes"),
 )
 window_hour = sa.Table(
     "window_hour",  # a closed hour of a window, some nodes; the first chunk's first node is empty
     metadata,
+    _watcher(),
     sa.Column("window", sa.Text, primary_key=True),
     sa.Column("hour", sa.BigInteger, primary_key=True),
     sa.Column("first_node", sa.LargeBinary, primary_key=True),
     sa.Column("payload", sa.LargeBinary, nullable=False),
 )
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Of the schema, oldest first. Here as well as in migrations/, because asking Alembic costs a start 0.1 s."""
+
+
+class Rows:
+    """The rows of one watcher, inside a transaction."""
+
+    def __init__(self, connection: sa.Connection, watcher: str) -> None:
+        self.connection = connection
+        self.watcher = watcher
+
+    def own(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        """What of a table is this watcher's: part of every statement's WHERE."""
+        return table.c.watcher == self.watcher
+
+    def execute(self, statement: sa.Executable, parameters: Any = None) -> sa.CursorResult[Any]:
+        """Run a statement, with one set of parameters or many."""
+        return self.connection.execute(statement, parameters)
+
+    def upsert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
+        """Put rows of this watcher into a table, each in the place of the one that has its key."""
+        if not rows:
+            return
+        dialect = postgresql if self.connection.dialect.name == "postgresql" else sqlite
+        insert = dialect.insert(table)
+        keys = [column.name for column in table.primary_key]
+        others = {column.name: insert.excluded[column.name] for column in table.c if column.name not in keys}
+        statement = insert.on_conflict_do_update(index_elements=keys, set_=others)
+        self.execute(statement, [{"watcher": self.watcher, **row} for row in rows])
 
 
 # --- a tick goes in --------------------------------------------------------------------------------------------------
 
 
 def put_tick(
-    connection: sa.Connection,
+    mine: Rows,
     record: TickRecord,
     *,
     blocks: Iterable[tuple[SampleBlock, bytes]],
     minutes: Iterable[tuple[WindowRecord, bytes]],
     nodes: Mapping[tuple[str, ...], int],
+    keep_until: float,
 ) -> None:
     """Store a tick whose samples and minutes are encoded, and forget the samples that it leaves without use."""
-    _forget_samples(connection, record)
-    _put_blocks(connection, [_block_row(block, nodes[block.nodes], payload) for block, payload in blocks])
-    _put_minutes(connection, [_minute_row(minute, nodes[minute.nodes], payload) for minute, payload in minutes])
-    _put_provenance(connection, record)
-    connection.execute(sa.delete(tick))
+    _forget_samples(mine, record)
+    _put_blocks(mine, [_block_row(block, nodes[block.nodes], payload) for block, payload in blocks])
+    mine.upsert(window_minute, [_minute_row(minute, nodes[minute.nodes], payload) for minute, payload in minutes])
+    _put_provenance(mine, record)
+    mine.upsert(tick, [_tick_row(record, keep_until)])
+
+
+def _tick_row(record: TickRecord, keep_until: float) -> dict[str, Any]:
     windows = msgspec.json.encode([(window.label, window.seconds) for window in record.windows]).decode()
-    row = {"timestamp": record.timestamp, "end": record.end, "source": record.source, "resolution": record.resolution}
-    lost = msgspec.json.encode(dict(record.lost)).decode()
-    connection.execute(sa.insert(tick).values(id=1, windows=windows, lost=lost, **row))
+    return {
+        "timestamp": record.timestamp,
+        "end": record.end,
+        "source": record.source,
+        "resolution": record.resolution,
+        "windows": windows,
+        "lost": msgspec.json.encode(dict(record.lost)).decode(),
+        "keep_until": keep_until,
+    }
 
 
-def put_nodes(connection: sa.Connection, names: tuple[str, ...]) -> int:
+def put_nodes(mine: Rows, names: tuple[str, ...]) -> int:
     """The id of a list of nodes, stored if it is new."""
     packed = codec.pack_names(names)
     digest = hashlib.sha256(packed).digest()
-    known = connection.execute(sa.select(node_list.c.id).where(node_list.c.hash == digest)).scalar_one_or_none()
-    if known is not None:
-        return int(known)
-    added = connection.execute(sa.insert(node_list).values(hash=digest, payload=codec.encode_names(packed)))
+    query = sa.select(node_list.c.id).where(mine.own(node_list), node_list.c.hash == digest)
+    known = mine.execute(query).scalar_one_or_none()
+    return add_nodes(mine, digest, codec.encode_names(packed)) if known is None else int(known)
+
+
+def add_nodes(mine: Rows, digest: bytes, payload: bytes) -> int:
+    """Store a list of nodes that is not there yet; its id."""
+    values = {"watcher": mine.watcher, "hash": digest, "payload": payload}
+    added = mine.execute(sa.insert(node_list).values(values))
     assert added.inserted_primary_key is not None
     return int(added.inserted_primary_key[0])
 
 
-def forget_unused_nodes(connection: sa.Connection) -> None:
+def forget_unused_nodes(mine: Rows) -> None:
     """Remove the lists of nodes that nothing refers to."""
-    used = sa.union_all(sa.select(sample_block.c.nodes), sa.select(window_minute.c.nodes))
-    connection.execute(sa.delete(node_list).where(node_list.c.id.not_in(used)))
+    users = (sample_block, window_minute)
+    used = sa.union_all(*(sa.select(table.c.nodes).where(mine.own(table)) for table in users))
+    mine.execute(sa.delete(node_list).where(mine.own(node_list), node_list.c.id.not_in(used)))
 
 
-def _forget_samples(connection: sa.Connection, record: TickRecord) -> None:
+def _forget_samples(mine: Rows, record: TickRecord) -> None:
     """Those on another grid of slots or from another origin, those that no window reaches any more, by the length of
     one block, and those after the newest accepted sample: a clock has stepped back."""
-    if connection.execute(sa.select(tick.c.resolution)).scalar_one_or_none() not in (None, record.resolution):
-        connection.execute(sa.delete(sample_block))
-    known = _provenance(connection)
+    ours = sa.delete(sample_block).where(mine.own(sample_block))
+    before = mine.execute(sa.select(tick.c.resolution).where(mine.own(tick))).scalar_one_or_none()
+    if before not in (None, record.resolution):
+        mine.execute(ours)
+    known = _provenance(mine)
     changed = [metric for metric, origin in record.provenance.items() if known.get(metric, origin) != origin]
-    connection.execute(sa.delete(sample_block).where(sample_block.c.metric.in_(changed)))
+    mine.execute(ours.where(sample_block.c.metric.in_(changed)))
     longest = max((window.seconds for window in record.windows), default=0)
     horizon = codec.needless_before(end=record.end, longest=longest, resolution=record.resolution)
     outdated = sample_block.c.first_slot + 2 * sample_block.c.slots - 1 <= horizon
     ahead = sample_block.c.first_slot > int(record.end // record.resolution)
-    connection.execute(sa.delete(sample_block).where(outdated | ahead))
+    mine.execute(ours.where(outdated | ahead))
 
 
 def _block_row(block: SampleBlock, nodes: int, payload: bytes) -> dict[str, Any]:
@@ -146,19 +209,20 @@ def _block_row(block: SampleBlock, nodes: int, payload: bytes) -> dict[str, Any]
     return {"metric": block.metric, "first_slot": block.first_slot, "slots": slots, "nodes": nodes, "payload": payload}
 
 
-def _put_blocks(connection: sa.Connection, rows: list[dict[str, Any]]) -> None:
+def _put_blocks(mine: Rows, rows: list[dict[str, Any]]) -> None:
     """Add blocks in the place of those whose slots they have."""
     if not rows:
         return
     first, slots = sa.bindparam("from_slot", type_=sa.BigInteger), sa.bindparam("count", type_=sa.Integer)
     covered = (
-        (sample_block.c.metric == sa.bindparam("of_metric"))
+        mine.own(sample_block)
+        & (sample_block.c.metric == sa.bindparam("of_metric"))
         & (sample_block.c.first_slot >= first)
         & (sample_block.c.first_slot + sample_block.c.slots <= first + slots)
     )
     keys = [{"of_metric": row["metric"], "from_slot": row["first_slot"], "count": row["slots"]} for row in rows]
-    connection.execute(sa.delete(sample_block).where(covered), keys)
-    connection.execute(sa.insert(sample_block), rows)
+    mine.execute(sa.delete(sample_block).where(covered), keys)
+    mine.execute(sa.insert(sample_block), [{"watcher": mine.watcher, **row} for row in rows])
 
 
 def _minute_row(minute: WindowRecord, nodes: int, payload: bytes) -> dict[str, Any]:
@@ -167,21 +231,10 @@ def _minute_row(minute: WindowRecord, nodes: int, payload: bytes) -> dict[str, A
     return {**key, "nodes": nodes, "columns": columns, "payload": payload}
 
 
-def _put_minutes(connection: sa.Connection, rows: list[dict[str, Any]]) -> None:
-    if not rows:
-        return
-    this = (window_minute.c.window == sa.bindparam("label")) & (window_minute.c.time == sa.bindparam("at"))
-    connection.execute(
-        sa.delete(window_minute).where(this), [{"label": row["window"], "at": row["time"]} for row in rows]
-    )
-    connection.execute(sa.insert(window_minute), rows)
-
-
-def _put_provenance(connection: sa.Connection, record: TickRecord) -> None:
+def _put_provenance(mine: Rows, record: TickRecord) -> None:
     """That of the record, beside that of metrics which are not in it but still have samples."""
-    with_samples = sa.select(sample_block.c.metric)
-    given = provenance.c.metric.in_(list(record.provenance))
-    connection.execute(sa.delete(provenance).where(given | provenance.c.metric.not_in(with_samples)))
+    with_samples = sa.select(sample_block.c.metric).where(mine.own(sample_block))
+    mine.execute(sa.delete(provenance).where(mine.own(provenance), provenance.c.metric.not_in(with_samples)))
     rows = [
         {
             "metric": metric,
@@ -192,27 +245,26 @@ def _put_provenance(connection: sa.Connection, record: TickRecord) -> None:
         }
         for metric, origin in record.provenance.items()
     ]
-    if rows:
-        connection.execute(sa.insert(provenance), rows)
+    mine.upsert(provenance, rows)
 
 
 # --- the last tick comes out -----------------------------------------------------------------------------------------
 
 
-def restored(connection: sa.Connection) -> Restored | None:
+def restored(mine: Rows) -> Restored | None:
     """The last tick, its blocks in the order in which they were written; None if none was. CodecError on damage."""
-    last = connection.execute(sa.select(tick)).one_or_none()
+    last = mine.execute(sa.select(tick).where(mine.own(tick))).one_or_none()
     if last is None:
         return None
-    lists = NodeLists(connection)
-    rows = connection.execute(sa.select(sample_block).order_by(sample_block.c.id))
+    lists = NodeLists(mine)
+    rows = mine.execute(sa.select(sample_block).where(mine.own(sample_block)).order_by(sample_block.c.id))
     return Restored(
         timestamp=last.timestamp,
         end=last.end,
         source=last.source,
         resolution=last.resolution,
         windows=_windows(last.windows),
-        provenance=_provenance(connection),
+        provenance=_provenance(mine),
         blocks=tuple(_block(row, names=lists[row.nodes]) for row in rows),
         lost=_lost(last.lost),
     )
@@ -233,8 +285,8 @@ def _windows(text: str) -> tuple[Window, ...]:
     return tuple(Window(label, seconds) for label, seconds in pairs)
 
 
-def _provenance(connection: sa.Connection) -> dict[str, Provenance]:
-    rows = connection.execute(sa.select(provenance))
+def _provenance(mine: Rows) -> dict[str, Provenance]:
+    rows = mine.execute(sa.select(provenance).where(mine.own(provenance)))
     return {row.metric: Provenance(row.source, row.expression, row.unit, row.smoothing_s) for row in rows}
 
 
@@ -246,14 +298,14 @@ def _block(row: sa.Row[Any], *, names: tuple[str, ...]) -> SampleBlock:
 class NodeLists:
     """Lists of nodes by id, each read and decoded once."""
 
-    def __init__(self, connection: sa.Connection) -> None:
-        self._connection = connection
+    def __init__(self, mine: Rows) -> None:
+        self._mine = mine
         self._lists: dict[int, tuple[str, ...]] = {}
 
     def __getitem__(self, number: int) -> tuple[str, ...]:
         if number not in self._lists:
-            query = sa.select(node_list.c.payload).where(node_list.c.id == number)
-            payload = self._connection.execute(query).scalar_one_or_none()
+            query = sa.select(node_list.c.payload).where(self._mine.own(node_list), node_list.c.id == number)
+            payload = self._mine.execute(query).scalar_one_or_none()
             if payload is None:
                 raise CodecError(f"the list of nodes {number} is missing")
             self._lists[number] = codec.decode_names(payload)
@@ -263,39 +315,37 @@ class NodeLists:
 # --- the history of one node -----------------------------------------------------------------------------------------
 
 
-def hours_of_node(connection: sa.Connection, *, host: str, window: str, start: int, end: int) -> list[Grid]:
+def hours_of_node(mine: Rows, *, host: str, window: str, start: int, end: int) -> list[Grid]:
     """One grid an hour that was rewritten, of this node alone, or of none where the hour does not know it."""
-    key = codec.node_key(host)
-    last_before = (
-        sa.select(window_hour.c.hour, sa.func.max(window_hour.c.first_node).label("first_node"))
-        .where(window_hour.c.window == window, window_hour.c.hour.between(hour_of(start), end))
-        .where(window_hour.c.first_node <= key)
-        .group_by(window_hour.c.hour)
-        .subquery()
+    chunk = window_hour.alias()
+    of_the_node = (  # the last that begins at the node or before it; max() of bytes is not everywhere
+        sa.select(chunk.c.first_node)
+        .where(chunk.c.watcher == mine.watcher, chunk.c.window == window, chunk.c.hour == window_hour.c.hour)
+        .where(chunk.c.first_node <= codec.node_key(host))
+        .order_by(chunk.c.first_node.desc())
+        .limit(1)
+        .scalar_subquery()
     )
     query = (
         sa.select(window_hour.c.payload)
-        .join(
-            last_before,
-            (window_hour.c.hour == last_before.c.hour) & (window_hour.c.first_node == last_before.c.first_node),
-        )
-        .where(window_hour.c.window == window)
+        .where(mine.own(window_hour), window_hour.c.window == window)
+        .where(window_hour.c.hour.between(hour_of(start), end), window_hour.c.first_node == of_the_node)
         .order_by(window_hour.c.hour)
     )
-    return [_only(codec.decode_chunk(row.payload), host) for row in connection.execute(query)]
+    return [_only(codec.decode_chunk(row.payload), host) for row in mine.execute(query)]
 
 
-def minutes_of_node(connection: sa.Connection, *, host: str, window: str, start: int, end: int) -> list[Grid]:
+def minutes_of_node(mine: Rows, *, host: str, window: str, start: int, end: int) -> list[Grid]:
     """One grid a minute that is not yet rewritten, of this node alone, or of none where the minute does not know it."""
     query = (
         sa.select(window_minute)
-        .where(window_minute.c.window == window, window_minute.c.time.between(start, end))
+        .where(mine.own(window_minute), window_minute.c.window == window, window_minute.c.time.between(start, end))
         .order_by(window_minute.c.time)
     )
-    lists = NodeLists(connection)
+    lists = NodeLists(mine)
     positions: dict[int, tuple[int, int | None]] = {}  # list of nodes -> its length, where the host stands in it
     grids: list[Grid] = []
-    for row in connection.execute(query):
+    for row in mine.execute(query):
         if row.nodes not in positions:
             names = lists[row.nodes]
             positions[row.nodes] = len(names), names.index(host) if host in names else None
@@ -326,75 +376,97 @@ def hour_of(time: int) -> int:
 _MINUTE_HOUR = (window_minute.c.time - window_minute.c.time % HOUR).label("hour")
 
 
-def hours_with_minutes(connection: sa.Connection) -> list[tuple[str, int]]:
+def hours_with_minutes(mine: Rows) -> list[tuple[str, int]]:
     """(window, hour) of all minutes that are not rewritten, oldest first."""
-    query = sa.select(window_minute.c.window, _MINUTE_HOUR).distinct().order_by(_MINUTE_HOUR)
-    return [(row.window, row.hour) for row in connection.execute(query)]
+    query = sa.select(window_minute.c.window, _MINUTE_HOUR).where(mine.own(window_minute))
+    return [(row.window, row.hour) for row in mine.execute(query.distinct().order_by(_MINUTE_HOUR))]
 
 
-def hours_rewritten(connection: sa.Connection) -> list[tuple[str, int]]:
+def hours_rewritten(mine: Rows) -> list[tuple[str, int]]:
     """(window, hour) of all that were rewritten, oldest first."""
-    query = sa.select(window_hour.c.window, window_hour.c.hour).distinct().order_by(window_hour.c.hour)
-    return [(row.window, row.hour) for row in connection.execute(query)]
+    query = sa.select(window_hour.c.window, window_hour.c.hour).where(mine.own(window_hour)).distinct()
+    return [(row.window, row.hour) for row in mine.execute(query.order_by(window_hour.c.hour))]
 
 
-def minutes_of_hour(connection: sa.Connection, window: str, hour: int) -> list[tuple[int, codec.Columns, int]]:
+def minutes_of_hour(mine: Rows, window: str, hour: int) -> list[tuple[int, codec.Columns, int]]:
     """(time, columns, list of nodes) of the minutes of an hour that are not yet rewritten."""
     query = sa.select(window_minute.c.time, window_minute.c.columns, window_minute.c.nodes).where(
-        window_minute.c.window == window, window_minute.c.time.between(hour, hour + HOUR - 1)
+        mine.own(window_minute), *_minutes_within(window, hour)
     )
-    rows = connection.execute(query.order_by(window_minute.c.time))
+    rows = mine.execute(query.order_by(window_minute.c.time))
     return [(row.time, codec.decode_columns(row.columns), row.nodes) for row in rows]
 
 
-def minute_payload(connection: sa.Connection, window: str, time: int) -> bytes:
+def minute_payload(mine: Rows, window: str, time: int) -> bytes:
     """The encoded values of a minute."""
-    query = sa.select(window_minute.c.payload).where(window_minute.c.window == window, window_minute.c.time == time)
-    payload: bytes = connection.execute(query).scalar_one()
+    this = (mine.own(window_minute), window_minute.c.window == window, window_minute.c.time == time)
+    query = sa.select(window_minute.c.payload).where(*this)
+    payload: bytes = mine.execute(query).scalar_one()
     return payload
 
 
-def chunk_payloads(connection: sa.Connection, window: str, hour: int) -> list[bytes]:
+def chunk_payloads(mine: Rows, window: str, hour: int) -> list[bytes]:
     """The encoded chunks of an hour."""
-    query = sa.select(window_hour.c.payload).where(window_hour.c.window == window, window_hour.c.hour == hour)
-    return list(connection.execute(query.order_by(window_hour.c.first_node)).scalars())
+    this = (mine.own(window_hour), window_hour.c.window == window, window_hour.c.hour == hour)
+    query = sa.select(window_hour.c.payload).where(*this)
+    return list(mine.execute(query.order_by(window_hour.c.first_node)).scalars())
 
 
-def put_hour(connection: sa.Connection, window: str, hour: int, payloads: Mapping[bytes, bytes]) -> None:
+def put_hour(mine: Rows, window: str, hour: int, payloads: Mapping[bytes, bytes]) -> None:
     """Put an hour's chunks, by first node, in the place of all that is stored of it."""
-    forget_hour(connection, window, hour)
+    forget_hour(mine, window, hour)
     rows = [
         {"window": window, "hour": hour, "first_node": first, "payload": payload} for first, payload in payloads.items()
     ]
-    if rows:
-        connection.execute(sa.insert(window_hour), rows)
+    mine.upsert(window_hour, rows)
 
 
-def forget_hour(connection: sa.Connection, window: str, hour: int) -> None:
+def forget_hour(mine: Rows, window: str, hour: int) -> None:
     """Remove all that is stored of an hour of a window."""
-    connection.execute(sa.delete(window_hour).where(window_hour.c.window == window, window_hour.c.hour == hour))
-    within = window_minute.c.time.between(hour, hour + HOUR - 1)
-    connection.execute(sa.delete(window_minute).where(window_minute.c.window == window, within))
+    this = (mine.own(window_hour), window_hour.c.window == window, window_hour.c.hour == hour)
+    mine.execute(sa.delete(window_hour).where(*this))
+    mine.execute(sa.delete(window_minute).where(mine.own(window_minute), *_minutes_within(window, hour)))
 
 
-def forget_windows(connection: sa.Connection, *, now: int, retention: float) -> None:
+def _minutes_within(window: str, hour: int) -> tuple[sa.ColumnElement[bool], ...]:
+    return window_minute.c.window == window, window_minute.c.time.between(hour, hour + HOUR - 1)
+
+
+def forget_windows(mine: Rows, *, now: int, retention: float) -> None:
     """Remove what is further than `retention` from now, to either side: after a clock has stepped back there are hours
     to come, which are kept as long, and must not stay for ever."""
     oldest, newest = now - retention, now + retention
     outside = (window_minute.c.time < oldest) | (window_minute.c.time > newest)
-    connection.execute(sa.delete(window_minute).where(outside))
-    for window, hour in hours_rewritten(connection):
+    mine.execute(sa.delete(window_minute).where(mine.own(window_minute), outside))
+    for window, hour in hours_rewritten(mine):
         if hour + HOUR <= oldest or hour > newest:
-            forget_hour(connection, window, hour)
+            forget_hour(mine, window, hour)
 
 
-# --- pages -----------------------------------------------------------------------------------------------------------
+# --- watchers --------------------------------------------------------------------------------------------------------
 
 
-def pages(connection: sa.Connection) -> tuple[int, int, int]:
-    """Pages of the file, those of them that are free, and bytes of one page."""
-    count, free, size = (
-        int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
-        for name in ("page_count", "freelist_count", "page_size")
-    )
-    return count, free, size
+def watchers(connection: sa.Connection) -> list[str]:
+    """All who have stored a tick, by name."""
+    return list(connection.execute(sa.select(tick.c.watcher).order_by(tick.c.watcher)).scalars())
+
+
+def departed(mine: Rows, *, now: float) -> list[str]:
+    """The other watchers that have stored nothing for longer than they wanted to keep anything."""
+    query = sa.select(tick.c.watcher).where(~mine.own(tick), tick.c.keep_until < now)
+    return list(mine.execute(query.order_by(tick.c.watcher)).scalars())
+
+
+def forget_all(mine: Rows) -> None:
+    """Remove all that is stored of this watcher."""
+    for table in metadata.tables.values():
+        mine.execute(sa.delete(table).where(mine.own(table)))
+
+
+def stored_bytes(mine: Rows) -> int:
+    """Bytes of this watcher's payloads, which are nearly all of what it takes."""
+    of_tables = [
+        sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(table.c.payload)), 0)).where(mine.own(table))
+        for table in (sample_block, window_minute, window_hour)
+    ]
+    return sum(int(mine.execute(query).scalar_one()) for query in of_tables)

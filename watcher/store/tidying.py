@@ -1,16 +1,15 @@
 """What is done to the database between two saves, a slice at a time, so that a save never waits for long.
 
-Windows whose time is over are forgotten; the minutes of an hour that has closed are rewritten into chunks of nodes,
-from which the history of one node is read quickly; a database above its cap loses the hours that are furthest from now;
-and free pages go back to the file system. Whatever interrupts this, even `kill -9`, leaves a whole database behind and
-work that the next start takes up.
+Windows whose time is over are forgotten, and all that a watcher left which is gone for good; the minutes of an hour
+that has closed are rewritten into chunks of nodes, from which the history of one node is read quickly; a database above
+its cap loses the hours that are furthest from now; and free pages go back to the file system. Whatever interrupts this,
+even `kill -9`, leaves a whole database behind and work that the next start takes up.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,14 +18,13 @@ import numpy as np
 from watcher.model import Finding, FindingKind, Remedy, TickRecord
 from watcher.store import codec, schema
 from watcher.store.codec import CodecError, Grid, HourBuilder
-from watcher.store.schema import Engine
+from watcher.store.database import Database
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 MINUTES_PER_SLICE = 10
 CHUNKS_PER_SLICE = 40
-PAGES_PER_SLICE = 1024
 
 
 class Tidier:
@@ -47,27 +45,31 @@ class Tidier:
         self._now = int(record.end)
         self._added_to |= {(minute.window.label, schema.hour_of(minute.time)) for minute in record.records}
 
-    def slices(self, engine: Engine) -> Iterator[None]:
+    def slices(self, database: Database) -> Iterator[None]:
         """All that is to be done now, in steps of some 20 ms at 5,000 nodes, each a transaction or none at all."""
-        with engine.begin() as connection:
-            schema.forget_windows(connection, now=self._now, retention=self._retention)
+        with database.writing() as mine:
+            schema.forget_windows(mine, now=self._now, retention=self._retention)
             open_hour = schema.hour_of(self._now)
-            closed = [key for key in schema.hours_with_minutes(connection) if key[1] != open_hour]
+            closed = [key for key in schema.hours_with_minutes(mine) if key[1] != open_hour]
+            departed = schema.departed(mine, now=self._now)
         yield
-        for window, hour in closed:
-            yield from self._rewrite_hour(engine, window, hour)
-        while self._cut(engine):
+        for watcher in departed:
+            _forget(database, watcher)
             yield
-        while self._give_pages_back(engine):
+        for window, hour in closed:
+            yield from self._rewrite_hour(database, window, hour)
+        while self._cut(database):
+            yield
+        while database.give_space_back(most=self._max_size):
             yield
 
-    def _rewrite_hour(self, engine: Engine, window: str, hour: int) -> Iterator[None]:
+    def _rewrite_hour(self, database: Database, window: str, hour: int) -> Iterator[None]:
         """Turn the minutes of an hour, and what was rewritten of it before, into chunks of nodes: read and encoded in
         slices, then exchanged in one transaction, unless a save has meanwhile added to this very hour."""
         self._added_to.discard((window, hour))
-        builder, minutes = _hour_builder(engine, window, hour)
+        builder, minutes = _hour_builder(database, window, hour)
         for count, minute in enumerate(minutes, start=1):
-            _add_minute(engine, builder, window, minute)
+            _add_minute(database, builder, window, minute)
             if count % MINUTES_PER_SLICE == 0:
                 yield
                 if (window, hour) in self._added_to:
@@ -80,24 +82,23 @@ class Tidier:
                 yield
                 if (window, hour) in self._added_to:
                     return
-        with engine.begin() as connection:
-            schema.put_hour(connection, window, hour, payloads)
+        with database.writing() as mine:
+            schema.put_hour(mine, window, hour, payloads)
         yield
 
-    def _cut(self, engine: Engine) -> bool:
+    def _cut(self, database: Database) -> bool:
         """Where the database is larger than it may be, forget the hour that is furthest from now; whether it did."""
-        with engine.begin() as connection:
-            count, free, size = schema.pages(connection)
-            if (count - free) * size <= self._max_size:
+        with database.writing() as mine:
+            if database.used_bytes(mine) <= self._max_size:
                 return False
-            hours = {*schema.hours_rewritten(connection), *schema.hours_with_minutes(connection)}
+            hours = {*schema.hours_rewritten(mine), *schema.hours_with_minutes(mine)}
             self._report_cut()
             if not hours:
                 return False
             furthest = max((hour for _, hour in hours), key=lambda hour: abs(hour - self._now))
             for window, hour in hours:
                 if hour == furthest:
-                    schema.forget_hour(connection, window, hour)
+                    schema.forget_hour(mine, window, hour)
         return True
 
     def _report_cut(self) -> None:
@@ -106,22 +107,13 @@ class Tidier:
             logger.warning("%s", reason)
             self.findings = (Finding(FindingKind.STORE, "", "", float(self._now), reason, Remedy.DROPPED),)
 
-    def _give_pages_back(self, engine: Engine) -> bool:
-        """Give some free pages back to the file system if there are many, or the file is too large; whether it did."""
-        with closing(engine.raw_connection()) as pooled:
-            connection = pooled.driver_connection
-            assert connection is not None
 
-            def ask(name: str) -> int:
-                return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-
-            count, free = ask("page_count"), ask("freelist_count")
-            too_large = count * ask("page_size") > self._max_size
-            if free < (1 if too_large else max(PAGES_PER_SLICE, count // 8)):
-                return False
-            # execute() would step once, which is one page; and the file ends where it did until the log is copied.
-            connection.executescript(f"PRAGMA incremental_vacuum({PAGES_PER_SLICE}); PRAGMA wal_checkpoint(PASSIVE)")
-            return ask("freelist_count") < free
+def _forget(database: Database, watcher: str) -> None:
+    """Remove the rows of a watcher that is gone, unless it is coming back at this moment."""
+    with database.writing() as mine:
+        if database.may_forget(mine, watcher):
+            schema.forget_all(schema.Rows(mine.connection, watcher))
+            logger.info('what the watcher "%s" had stored is removed: it is older than it was to be kept', watcher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +123,16 @@ class _Minute:
     names: tuple[str, ...]
 
 
-def _hour_builder(engine: Engine, window: str, hour: int) -> tuple[HourBuilder, list[_Minute]]:
+def _hour_builder(database: Database, window: str, hour: int) -> tuple[HourBuilder, list[_Minute]]:
     """A builder that knows all times, columns and nodes of an hour, with what was rewritten before laid in, and the
     minutes that are still to be laid over it."""
-    with engine.connect() as connection:
-        lists = schema.NodeLists(connection)
+    with database.writing() as mine:
+        lists = schema.NodeLists(mine)
         minutes = [
             _Minute(time_, columns, lists[nodes])
-            for time_, columns, nodes in schema.minutes_of_hour(connection, window, hour)
+            for time_, columns, nodes in schema.minutes_of_hour(mine, window, hour)
         ]
-        payloads = schema.chunk_payloads(connection, window, hour)
+        payloads = schema.chunk_payloads(mine, window, hour)
     chunks = [chunk for payload in payloads if (chunk := _readable(codec.decode_chunk, payload)) is not None]
     builder = HourBuilder(
         times=[*(minute.time for minute in minutes), *(int(time_) for chunk in chunks for time_ in chunk.times)],
@@ -152,9 +144,9 @@ def _hour_builder(engine: Engine, window: str, hour: int) -> tuple[HourBuilder, 
     return builder, minutes
 
 
-def _add_minute(engine: Engine, builder: HourBuilder, window: str, minute: _Minute) -> None:
-    with engine.connect() as connection:
-        payload = schema.minute_payload(connection, window, minute.time)
+def _add_minute(database: Database, builder: HourBuilder, window: str, minute: _Minute) -> None:
+    with database.writing() as mine:
+        payload = schema.minute_payload(mine, window, minute.time)
     values = _readable(
         lambda payload: codec.decode_minute(payload, columns=len(minute.columns), nodes=len(minute.names)), payload
     )

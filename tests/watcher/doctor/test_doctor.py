@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import socket
 import sqlite3
 import subprocess
@@ -25,12 +26,12 @@ from tests.doctor import Told, doctor
 from tests.fakes.kube import NODE_METRICS, NODES, POD_METRICS, FakeKube, Fault
 from tests.fakes.kube_rules import status_object
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, matrix, told, until_hung_up, vector
-from tests.real.parts import REPOSITORY, make_certificates
+from tests.real.parts import REPOSITORY, free_port, make_certificates
 from watcher import cli
 from watcher.doctor import pages
 from watcher.doctor.examination import Check, Examination, aside, examine
 from watcher.doctor.results import Report, Result, Status, fail, ok, skipped, warn
-from watcher.store import upgrade
+from watcher.store import database_at, upgrade
 
 
 @pytest.fixture(autouse=True)
@@ -321,9 +322,9 @@ def test_a_database_that_is_there_or_will_be(tmp_path: Path):
     told = doctor("--set", "provider.metrics=CPU")
     told.one("database", "ok", "is not there yet, serve will make it")
     assert [] == os.listdir(tmp_path)
-    upgrade("sqlite:///load-watcher.db")
+    upgrade(database_at("sqlite:///load-watcher.db"))
     before = {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
-    doctor().one("database", "ok", "has schema 0001")
+    doctor().one("database", "ok", "has schema 0002")
     assert before == {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
 
 
@@ -346,10 +347,29 @@ def test_a_database_that_cannot_be_used(tmp_path: Path, content: bytes, words: t
 
 def test_a_database_of_a_newer_version():
     """It is refused, with the way out."""
-    upgrade("sqlite:///load-watcher.db")
+    upgrade(database_at("sqlite:///load-watcher.db"))
     with closing(sqlite3.connect("load-watcher.db")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     doctor().one("database", "fail", "was written by a newer version", "run the newer version again")
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_a_database_on_a_server(server_database: str):
+    """Empty, made, in use by a watcher of the same name, and one that cannot be reached; never with its password."""
+    mine = ("--store-url", server_database, "--set", "store.watcher_id=a", "--set", "provider.metrics=CPU")
+    doctor(*mine).one("database", "ok", "is not there yet, serve will make it")
+    upgrade(database_at(server_database))
+    with database_at(server_database, watcher="a") as other:
+        other.acquire(owner="")
+        said = doctor(*mine)
+        assert "a store.watcher_id of its own" in said.one("database", "fail", "is in use by load-watcher on ").cure
+    doctor(*mine).one("database", "ok", "has schema 0002")
+    elsewhere = re.sub(r"@[^/]*/", f"@127.0.0.1:{free_port()}/", server_database)
+    away = doctor("--store-url", elsewhere, "--set", "provider.metrics=CPU")
+    assert "the server" in away.one("database", "fail", "Connection refused").cure
+    password = server_database.partition("://")[2].partition("@")[0].partition(":")[2]
+    assert password not in away.output + said.output
 
 
 def test_a_place_where_no_database_can_be():

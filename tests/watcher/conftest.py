@@ -1,0 +1,38 @@
+"""Where stores are tested: in a file, and on a real PostgreSQL."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real.parts import PostgreSQL
+
+BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.real))
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgreSQL]:
+    """One server for all tests of a worker; who breaks it takes one of its own."""
+    with PostgreSQL(tmp_path_factory.mktemp("postgresql")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_database(postgresql: PostgreSQL) -> str:
+    """The URL of a database for tests that keep apart by their watchers' names."""
+    return postgresql.new_database()
+
+
+@pytest.fixture
+def server_database(postgresql: PostgreSQL) -> str:
+    """The URL of an empty database on a server."""
+    return postgresql.new_database()
+
+
+@pytest.fixture(params=BOTH)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database that does not exist yet, or is empty: of a file, and on a server."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'a.db'}"
+    url: str = request.getfixturevalue("server_database")
+    return url

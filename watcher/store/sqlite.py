@@ -1,0 +1,458 @@
+"""The database as one SQLite file, of one watcher.
+
+Nothing of a file that cannot be used is changed, which SQLite does not do by itself: it would make a log beside a file
+that it only reads. Two services on one file would overwrite each other's samples, so the first holds `<file>.lock`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
+
+from watcher.store.database import READERS, Database, Look, migrate, reason_of
+from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
+from watcher.store.schema import REVISIONS, Rows, node_list, provenance, sample_block, tick
+
+SMALL_BYTES = 64 * 2**20
+"""Up to this size all pages are checked when a database is opened; above, those of the tables that a start reads."""
+PAGES_PER_STEP = 1024
+TRIED_BYTES = 1 << 20
+"""What is written on trial: more than a tick of a few hundred nodes, less than anyone misses."""
+_OTHER_FILE = "stop that one, or give this one a store.url of its own"
+
+
+def file_of(url: sa.URL) -> Path:
+    """The file that a sqlite:/// URL names; StoreError for a database in memory."""
+    if url.host or url.query or not url.database or url.database.startswith((":memory:", "file:")):
+        raise StoreError(
+            "the database URL names no file",
+            hint="sqlite:///name.db is relative to the working directory, sqlite:////path/name.db absolute; "
+            "a database in memory would not outlive the process, which is all it is for",
+        )
+    return Path(url.database).resolve()  # so that two names of one file meet at one lock
+
+
+class SqliteFile(Database):
+    """The database in the file at `path`."""
+
+    waits = False
+
+    def __init__(self, path: Path, *, watcher: str = "") -> None:
+        self.name = str(path)
+        self.path = path
+        self.watcher = watcher
+        self._lock: FileLock | None = None
+        self._writer: sa.Engine | None = None
+        self._reader: sa.Engine | None = None
+        self._identity: tuple[int, int] | None = None
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def acquire(self, *, owner: str) -> None:
+        if self._lock is None:
+            check_place(self.path)
+            lock = FileLock(self.path, owner=owner)
+            lock.acquire()
+            self._lock = lock
+
+    def prepare(self, *, upgrade: bool) -> tuple[str | None, str]:
+        assert self._lock is not None
+        revision = self.revision()
+        self.check_age(revision, upgrade=upgrade)
+        if revision is not None:
+            self.check_pages(all_of_them=size_on_disk(self.path) <= SMALL_BYTES or self._lock.damage_seen)
+        with self.translated(doing="opened"):
+            self._writer = open_engine(self.path)
+            if revision != REVISIONS[-1]:
+                with self._writer.begin() as connection:
+                    migrate(connection)
+            self._reader = open_engine(self.path, connections=READERS, writes=False)
+            self._identity = identity_of(self.path)
+        return revision, REVISIONS[-1]
+
+    def release(self) -> None:
+        self._close_connections()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _close_connections(self) -> None:
+        for engine in (self._reader, self._writer):
+            if engine is not None:
+                engine.dispose()
+        self._reader = self._writer = None
+
+    def set_aside(self, *, now: float) -> str | None:
+        self._close_connections()
+        with self.translated(doing="set aside"):
+            return set_aside(self.path, now=now).name
+
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self) -> Iterator[Rows]:
+        assert self._writer is not None
+        with self._writer.begin() as connection:
+            yield Rows(connection, self.watcher)
+
+    @contextmanager
+    def reading(self) -> Iterator[Rows]:
+        assert self._reader is not None
+        with self._reader.begin() as connection:
+            yield Rows(connection, self.watcher)
+
+    def check_still_there(self) -> None:
+        """SQLite would go on writing into a file that was moved away or removed, and the next start would miss it."""
+        if not self.path.exists() or identity_of(self.path) != self._identity:
+            raise OSError(f"{self.path} was moved away or replaced while it was open; restart the service")
+
+    # --- space -------------------------------------------------------------------------------------------------------
+
+    def size(self) -> int:
+        """Bytes of the file and its log."""
+        return size_on_disk(self.path)
+
+    def used_bytes(self, mine: Rows) -> int:
+        """Bytes of the pages that are in use."""
+        count, free, size = (
+            int(mine.connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return (count - free) * size
+
+    def give_space_back(self, *, most: int) -> bool:
+        """To the file system, if there is much of it, or the file is larger than `most`."""
+        assert self._writer is not None
+        with closing(self._writer.raw_connection()) as pooled:
+            connection = pooled.driver_connection
+            assert connection is not None
+
+            def ask(name: str) -> int:
+                return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+            count, free = ask("page_count"), ask("freelist_count")
+            too_large = count * ask("page_size") > most
+            if free < (1 if too_large else max(PAGES_PER_STEP, count // 8)):
+                return False
+            # execute() would step once, which is one page; and the file ends where it did until the log is copied.
+            connection.executescript(f"PRAGMA incremental_vacuum({PAGES_PER_STEP}); PRAGMA wal_checkpoint(PASSIVE)")
+            return ask("freelist_count") < free
+
+    def may_forget(self, mine: Rows, watcher: str) -> bool:
+        """The lock of the file is ours, so nobody else writes into it."""
+        return True
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    def revision(self) -> str | None:
+        with self.translated(doing="read"):
+            if not self.path.exists() or not self.path.stat().st_size:
+                return None
+            with self.path.open("rb") as file:
+                if file.read(16) != b"SQLite format 3\0":
+                    raise StoreUnusable(f"{self.path} is not an SQLite database", hint="name another file in store.url")
+            with closing(_open_untouched(self.path)) as connection:
+                tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+                if not tables:
+                    return None
+                self._check_ours(tables)
+                versions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+        return self.known_revision(version for (version,) in versions)
+
+    def _check_ours(self, tables: set[str]) -> None:
+        if not {"alembic_version", "tick", "sample_block"} <= tables:
+            some = ", ".join(sorted(tables)[:5])
+            raise StoreUnusable(
+                f"{self.path} is the database of another program (tables {some})", hint="name another file in store.url"
+            )
+
+    def check_pages(self, *, all_of_them: bool) -> None:
+        """Raise StoreUnusable if a page is damaged: of all the tables, or only of those that a start reads. Changes
+        nothing."""
+        which = [""] if all_of_them else [f"({table.name})" for table in (tick, provenance, node_list, sample_block)]
+        with self.translated(doing="checked"), closing(_open_untouched(self.path)) as connection:
+            for table in which:
+                (found,) = connection.execute(f"PRAGMA quick_check{table}").fetchone()
+                if found != "ok":
+                    raise self.damaged(str(found).splitlines()[-1])
+
+    def look(self) -> Look:
+        check_place(self.path)
+        revision = self.revision()
+        size = self.size()
+        if revision is not None:
+            self.check_pages(all_of_them=size <= SMALL_BYTES)
+        _try_to_write(self.path.parent)
+        return Look(
+            where=self.name,
+            revision=revision,
+            newest=REVISIONS[-1],
+            holder=holder_of(self.path),
+            cure=_OTHER_FILE,
+            size=size,
+            free=shutil.disk_usage(self.path.parent).free,
+        )
+
+    def upgrade(self, *, owner: str) -> str | None:
+        self.acquire(owner=owner)
+        before = self.revision()
+        if before != REVISIONS[-1]:
+            self.prepare(upgrade=True)
+        return before
+
+    def vacuum(self, *, owner: str) -> tuple[int, int] | None:
+        self.acquire(owner=owner)
+        if self.revision() is None:
+            return None
+        before = self.size()
+        with self.translated(doing="vacuumed"):
+            self._writer = open_engine(self.path)
+            with closing(self._writer.raw_connection()) as connection:
+                connection.driver_connection.execute("VACUUM")  # type: ignore[union-attr]
+                connection.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # type: ignore[union-attr]
+            self._close_connections()
+        return before, self.size()
+
+    # --- errors ------------------------------------------------------------------------------------------------------
+
+    def is_trouble(self, error: BaseException) -> bool:
+        return isinstance(error, (StoreError, OperationalError, OSError)) or self.is_damage(error)
+
+    def is_damage(self, error: BaseException) -> bool:
+        return super().is_damage(error) or _code_of(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+    def remember_damage(self) -> None:
+        if self._lock is not None:
+            self._lock.mark_damaged()
+
+    @property
+    def way_out(self) -> str:
+        return (
+            'move the file away, or set store.on_unusable = "set-aside", which renames it and begins a new one; '
+            "all that is lost is the history of the windows"
+        )
+
+    def translate(self, error: BaseException, *, doing: str) -> StoreError:
+        hint = _HINTS.get(_code_of(error), "")
+        return StoreError(f"{self.path} cannot be {doing}: {reason_of(error)}", hint=hint)
+
+    @property
+    def driver_errors(self) -> tuple[type[Exception], ...]:
+        return (sqlite3.Error,)
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def check_place(path: Path) -> None:
+    """Raise StoreError where there can be no database of ours."""
+    if not path.parent.is_dir():
+        raise StoreError(f"the directory {path.parent} of the database does not exist", hint=f"mkdir -p {path.parent}")
+    if path.is_dir():
+        raise StoreError(f"{path} is a directory", hint="name a file in store.url")
+    for place in (path.parent, path):
+        if place.exists() and not os.access(place, os.W_OK):
+            raise StoreError(
+                f"{place} is not writable for user {os.geteuid()}", hint="change its owner, or store.url, or the user"
+            )
+
+
+def _try_to_write(folder: Path) -> None:
+    """Write a file without a name into the folder of the database, which is gone when it is closed."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(os.urandom(TRIED_BYTES))  # what compresses well might fit where data does not
+            os.fsync(file.fileno())
+    except OSError as error:
+        hint = "make room on its file system, or let this user write there; store.max_size bounds the database"
+        raise StoreError(f"nothing can be written to {folder}: {error.strerror}", hint=hint) from error
+
+
+class _Holder(msgspec.Struct):
+    """What stands in the lock file. `damaged`: whoever held it last met a page that is not what SQLite wrote."""
+
+    pid: int
+    owner: str = ""
+    damaged: bool = False
+
+
+class FileLock:
+    """`<database>.lock`, held as long as the database is open. The kernel releases it when a process dies, so a file
+    that was left behind is no obstacle."""
+
+    def __init__(self, path: Path, *, owner: str) -> None:
+        self.path = path.with_name(path.name + ".lock")
+        self.damage_seen = False
+        self._database = path
+        self._holder = _Holder(os.getpid(), owner)
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock or raise StoreInUse, which names the holder."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"the lock {self.path} cannot be made: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _read_holder(descriptor)
+            os.close(descriptor)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                raise StoreInUse(
+                    f"{self._database} is in use by {_in_words(holder)}",
+                    hint=_OTHER_FILE,
+                ) from None
+            raise StoreError(
+                f"the lock {self.path} cannot be taken: {error.strerror}",
+                hint="the database belongs on a local file system",
+            ) from error
+        before = _read_holder(descriptor)
+        self.damage_seen = before is not None and before.damaged
+        self._descriptor = descriptor
+        self._write()
+
+    def mark_damaged(self) -> None:
+        """Let the next start look at every page, however large the file is."""
+        self._holder.damaged = True
+        self._write()
+
+    def release(self) -> None:
+        """Give it back. The file stays: removing it would let two others each lock one of the same name."""
+        if self._descriptor is not None:
+            if not self._holder.damaged:
+                os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _write(self) -> None:
+        """Say who holds it. On a full disk it holds all the same, without saying so."""
+        if self._descriptor is None:
+            return
+        text = msgspec.json.encode(self._holder)
+        with suppress(OSError):
+            os.pwrite(self._descriptor, text, 0)
+            os.ftruncate(self._descriptor, len(text))
+
+
+def _read_holder(descriptor: int) -> _Holder | None:
+    try:
+        return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=_Holder)
+    except (msgspec.DecodeError, OSError):
+        return None
+
+
+def _in_words(holder: _Holder | None) -> str:
+    who = "another process" if holder is None else f"process {holder.pid}"
+    return who + (f" ({holder.owner})" if holder is not None and holder.owner else "")
+
+
+def holder_of(path: Path) -> str:
+    """Who holds the lock of the database at `path`, in words; "" if nobody does. Makes no file; whoever wants the lock
+    in the very microsecond of looking is refused."""
+    try:
+        descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return _in_words(_read_holder(descriptor))
+    finally:
+        os.close(descriptor)
+    return ""
+
+
+def set_aside(path: Path, *, now: float) -> Path:
+    """Rename a database and what belongs to it, so that SQLite can still open it there; the new name."""
+    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
+    name = f"{path.name}.unusable-{stamp}"
+    count = 1
+    while (target := path.with_name(name if count == 1 else f"{name}-{count}")).exists():
+        count += 1
+    for suffix in ("-wal", "-shm", "-journal", ""):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.rename(target.with_name(target.name + suffix))
+    return target
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
+
+def open_engine(path: Path, *, connections: int = 1, writes: bool = True) -> sa.Engine:
+    """Connections to the database at `path`. Transactions are SQLite's own, DDL included (testing.md 5.3)."""
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
+        pool_size=connections,
+        max_overflow=0,
+        hide_parameters=True,
+        connect_args={"timeout": 5.0, "check_same_thread": False},
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def set_up(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+        if writes and connection.execute("PRAGMA page_count").fetchone() == (0,):
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # on a file that has pages this would write one
+        for pragma in _WRITER_PRAGMAS if writes else ("query_only = ON",):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+_WRITER_PRAGMAS = (
+    "journal_mode = WAL",
+    "synchronous = FULL",  # a commit outlives a power cut; at one a minute that costs nothing
+    "journal_size_limit = 4194304",
+)
+_FULL_DISK = "make room on its file system; store.max_size bounds the database"
+_HINTS = {
+    sqlite3.SQLITE_FULL: _FULL_DISK,
+    sqlite3.SQLITE_IOERR: _FULL_DISK + ", and it belongs on a local file system",
+    sqlite3.SQLITE_READONLY: "let this user write to the file and to its directory",
+    sqlite3.SQLITE_CANTOPEN: "let this user write to the file and to its directory, and leave room there",
+    sqlite3.SQLITE_BUSY: "another program has it open: close that one",
+}
+
+
+def _code_of(error: BaseException) -> int:
+    """SQLite's primary result code, 0 for what is not from SQLite."""
+    return int(getattr(getattr(error, "orig", error), "sqlite_errorcode", 0)) & 0xFF
+
+
+def _open_untouched(path: Path) -> sqlite3.Connection:
+    """A connection that neither changes the file nor leaves others beside it. Where there is no log to be read SQLite
+    must be told so, or it would make one."""
+    log = path.with_name(path.name + "-wal")
+    mode = "ro" if log.exists() and log.stat().st_size else "ro&immutable=1"
+    return sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=5.0)
+
+
+def identity_of(path: Path) -> tuple[int, int]:
+    """Which file lies at the path, whatever its name."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def size_on_disk(path: Path) -> int:
+    """Bytes of the database and its log."""
+    parts = (path, path.with_name(path.name + "-wal"))
+    return sum(part.stat().st_size for part in parts if part.exists())
