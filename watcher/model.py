@@ -297,12 +297,17 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class ProviderHealth:
-    """How the source stood at the last tick. `ok` is None until it was first asked, `reason` says why it is not ok,
-    `since` is the unix time in seconds at which this state began."""
+    """How the source stood at the last tick. `ok` is None until it was first asked; `reason` says why it is not ok, or
+    what it said of a part that its answers lack; `since` is the unix time in seconds at which this state began."""
 
     ok: bool | None
     reason: str
     since: float
+
+    @property
+    def partial(self) -> bool:
+        """Whether it answered, but not with all that it should have."""
+        return bool(self.ok and self.reason)
 
 
 # --- what the store keeps --------------------------------------------------------------------------------------------
@@ -386,6 +391,7 @@ class FindingKind(StrEnum):
     CLOCK_STEP = "clock_step"
     SHORT_COVERAGE = "short_coverage"
     PARTIAL_OUTAGE = "partial_outage"
+    PARTIAL_RESPONSE = "partial_response"
     QUERY_FAILED = "query_failed"
     NO_SERIES = "no_series"
     SOURCE = "source"

@@ -51,7 +51,7 @@ from watcher.naming import Named, Naming, follow
 from watcher.outage import Guard
 from watcher.pod_refresh import PodConfig, PodRefresher
 from watcher.pods import PODS
-from watcher.providers.base import Fetch, Provider, ProviderError, QueryPlan, provenance
+from watcher.providers.base import Fetch, Provider, ProviderError, ProviderPartial, QueryPlan, provenance
 from watcher.publish import Published
 from watcher.snapshot import take_snapshot, window_records
 from watcher.spans import LATE_INTERVALS, OVERLAP_S, Slice, Spans, holes
@@ -356,12 +356,13 @@ class Refresher:
         taken_in = False
         while asyncio.get_running_loop().time() < deadline:
             piece = self._spans.next_slice(self._clock.now())
-            fetch = None if piece is None else await self._fetch_past(piece, deadline=deadline)
-            if fetch is None:
+            if piece is None or (fetch := await self._fetch_past(piece, deadline=deadline)) is None:
                 break
             self._spans.slice_fetched()
             # at once, because all of them together are half a gigabyte in a cluster of 50,000 nodes
             await self._take_in(fetch, now=self._clock.now(), present=False)
+            lacking = {*fetch.partial, *(failure.metric for failure in fetch.failures)}
+            self._spans.still_lacks(lacking, since=piece.since)
             taken_in = True
         if taken_in:
             self._recorded_minute = -1  # this minute's windows are recorded again, now that they are whole
@@ -420,7 +421,7 @@ class Refresher:
         return holes(restored.blocks, resolution=restored.resolution, since=since, until=until)
 
     def _account(self, fetch: Fetch, *, now: float, since: float) -> None:
-        """Remember which metrics failed, and plan to fetch what they missed once they answer again."""
+        """Remember which metrics failed or came in part, and plan to fetch what they missed once they answer again."""
         self.plans = fetch.plans or self.plans
         for failure in fetch.failures:
             name = failure.metric
@@ -428,13 +429,26 @@ class Refresher:
                 log.warning("metric %s could not be fetched: %s", name, failure.error)
             self._count_failure(failure.error.kind, name)
             reason = _told(str(failure.error), failure.error.hint)
-            self.findings.add([Finding(FindingKind.QUERY_FAILED, "", name, now, reason, Remedy.LEFT_OUT)])
-        answered = [batch.metric.name for batch in fetch.batches]
+            in_part = isinstance(failure.error, ProviderPartial)
+            kind = FindingKind.PARTIAL_RESPONSE if in_part else FindingKind.QUERY_FAILED
+            self.findings.add([Finding(kind, "", name, now, reason, Remedy.LEFT_OUT)])
+        self._account_parts(fetch, now=now, since=since)
+        answered = [batch.metric.name for batch in fetch.batches if batch.metric.name not in fetch.partial]
         back = self._spans.catch_up(answered, now=now, since=since, overlap=self._overlap())
         if back and self.provider.remembers:
             log.info("fetching the past of %s", ", ".join(back))
         elif back:
             log.info("metrics can be fetched again: %s", ", ".join(back))
+
+    def _account_parts(self, fetch: Fetch, *, now: float, since: float) -> None:
+        """What came in part was taken in. Who is not in it keeps the last samples, and what is missing is fetched once
+        the source is whole again."""
+        for name in sorted(fetch.partial.keys() - {failure.metric for failure in fetch.failures}):
+            self._spans.falls_behind(name, since=since)
+            self._count_failure(ProviderPartial.kind, name)
+            reason = f"the answer is partial, nodes that it lacks keep their last samples: {fetch.partial[name]}"
+            self.findings.add([Finding(FindingKind.PARTIAL_RESPONSE, "", name, now, reason, Remedy.HELD)])
+        self._provider_partial(min(fetch.partial.items())[1] if fetch.partial else "")
 
     # --- digesting ---------------------------------------------------------------------------------------------------
 
@@ -673,6 +687,16 @@ class Refresher:
         if self.provider_health.ok is False:
             log.info("%s is back after %.0f s", self.provider.source, now - self.provider_health.since)
         self.provider_health = ProviderHealth(True, "", now)
+
+    def _provider_partial(self, missing: str) -> None:
+        """The source has answered; `missing` is what it said of a part that it lacks, "" if it is whole."""
+        now, before = self._clock.now(), self.provider_health
+        if missing and not before.partial:
+            log.warning("%s answers in part only: %s", self.provider.source, missing)
+        elif before.partial and not missing:
+            log.info("%s answers whole again after %.0f s", self.provider.source, now - before.since)
+        since = before.since if before.partial == bool(missing) else now
+        self.provider_health = ProviderHealth(True, missing, since)
 
     def _new_history(self) -> History:
         # what may come in before the next snapshot must not push out what the last one covers

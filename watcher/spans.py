@@ -117,11 +117,17 @@ class Spans:
         return not self._behind
 
     def falls_behind(self, metric: str, *, since: float) -> bool:
-        """A metric was not had from `since` on. True if that is new."""
-        if metric in self._behind:
-            return False
-        self._behind[metric] = since
-        return True
+        """A metric was not had, or not all of it, from `since` on. True if that is new."""
+        known = metric in self._behind
+        self._behind[metric] = min(since, self._behind.get(metric, since))
+        return not known
+
+    def still_lacks(self, metrics: Iterable[str], *, since: float) -> None:
+        """The past of these metrics was asked for and not had: those that are behind are so from `since` on. The others
+        are had again, and what they lack of the past is given up, lest it be asked for at each tick."""
+        for metric in metrics:
+            if metric in self._behind:
+                self.falls_behind(metric, since=since)
 
     def catch_up(self, metrics: Iterable[str], *, now: float, since: float, overlap: float) -> list[str]:
         """These metrics were had from `since` to `now`: the past of those that were behind becomes slices. Returns

@@ -253,9 +253,11 @@ class _VitalSigns:
             yield _gauge("pods_age_seconds", "Age of the newest reading of a pod.", [({}, age)])
 
     def _provider(self) -> Iterator[Family]:
-        up = self._vitals.provider_health.ok
-        if up is not None:
-            yield _gauge("provider_up", "Whether the source answered at the last tick.", [({}, int(up))])
+        health = self._vitals.provider_health
+        if health.ok is not None:
+            yield _gauge("provider_up", "Whether the source answered at the last tick.", [({}, int(health.ok))])
+            text = "Whether it said that its answers lack a part."
+            yield _gauge("provider_partial", text, [({}, int(health.partial))])
         failures = list(self._vitals.stats.query_failures.items())
         rows = [({"kind": kind, "metric": metric}, count) for (kind, metric), count in sorted(failures)]
         yield _counter("provider_failures", "Queries that failed; metric is empty for the whole source.", rows)

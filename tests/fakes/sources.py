@@ -20,13 +20,16 @@ Samples = dict[str, dict[str, dict[float, float]]]  # metric name -> node -> tim
 
 @dataclass
 class MemorySource:
-    """Answers from `samples`; `down` makes it fail as a whole, `failing` single metrics, `hang` never answer."""
+    """Answers from `samples`; `down` makes it fail as a whole, `failing` single metrics, `hang` never answer.
+    `partial` says of metrics what their answers lack, and the nodes of `missing` are not in those."""
 
     remembers: bool = True
     source: str = "Memory"
     samples: Samples = field(default_factory=dict)
     down: ProviderError | None = None
     failing: dict[str, ProviderError] = field(default_factory=dict)
+    partial: dict[str, str] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
     hang: bool = False
     clock_offset_s: float | None = None
     label: str = "node"
@@ -61,13 +64,15 @@ class MemorySource:
             failures=tuple(QueryFailure(name, self.failing[name]) for name in wanted if name in self.failing),
             plans={name: self._plan(name) for name in self.samples},
             clock_offset_s=self.clock_offset_s,
+            partial={name: self.partial[name] for name in wanted if name in self.partial},
         )
 
     def _plan(self, name: str) -> QueryPlan:
         return QueryPlan(name, self.expressions.get(name, name), "percent", self.label, 0.0, "told by the test")
 
     def _batch(self, name: str, since: float, until: float) -> SeriesBatch:
-        nodes = tuple(self.samples[name])
+        gone = self.missing if name in self.partial else set()
+        nodes = tuple(node for node in self.samples[name] if node not in gone)
         found = [
             (row, time, value)
             for row, node in enumerate(nodes)

@@ -567,10 +567,11 @@ def test_the_default_documents_are_answered_without_writing_anything():
     ("health", "status", "code", "message"),
     [
         (ProviderHealth(True, "", 5.0), 200, None, None),
+        (ProviderHealth(True, "store-2 is away", 5.0), 200, None, None),
         (ProviderHealth(False, "connection refused", 5.0), 503, "provider_down", "connection refused"),
         (ProviderHealth(None, "", 0.0), 503, "provider_not_asked", "the provider has not been asked yet"),
     ],
-    ids=["up", "down", "not asked"],
+    ids=["up", "partial", "down", "not asked"],
 )
 def test_the_health_of_the_provider(health, status, code, message):
     """That of the last tick; asking makes no call."""
@@ -579,7 +580,8 @@ def test_the_health_of_the_provider(health, status, code, message):
 
     assert status == answer.status
     if code is None:
-        assert {"status": "ok", "since": 5.0} == answer.json()
+        partial = {"status": "partial", "since": 5.0, "reason": health.reason}
+        assert (partial if health.reason else {"status": "ok", "since": 5.0}) == answer.json()
     else:
         assert (code, message) == (answer.error["code"], answer.error["message"])
 

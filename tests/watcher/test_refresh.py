@@ -16,7 +16,7 @@ import pytest
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import eventually
 from watcher.model import Operator, Restored, TickRecord
-from watcher.providers.base import ProviderUnreachable
+from watcher.providers.base import ProviderPartial, ProviderUnreachable
 from watcher.publish import Selection, Shape
 from watcher.refresh import RefreshConfig, Refresher
 from watcher.review import Limits
@@ -317,6 +317,134 @@ def test_a_metric_that_failed_gets_its_past_when_it_is_back() -> None:
         assert refresher.published is not None
         cpu, memory = refresher.published.snapshot.metrics
         assert cpu.count.tolist() == memory.count.tolist()
+
+    play(story)
+
+
+def ten_nodes(source: MemorySource) -> None:
+    for i in range(10):
+        source.put(f"node-{i}", every(15, T0 - 1200, T0 + 3600), wave)
+
+
+async def tick_on(refresher: Refresher, clock: FakeClock, *, times: int) -> None:
+    for _ in range(times):
+        clock.pass_time(60)
+        await refresher.tick()
+
+
+def test_who_is_missing_from_a_partial_answer_keeps_the_last_values(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody leaves the list and nothing falls while the last samples are young enough; the source's words are a
+    finding, its health, and one line when it begins and one when it ends."""
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        ten_nodes(source)
+        await refresher.tick()
+        before = served(refresher)
+        source.partial, source.missing = {CPU.name: "store-2 is away"}, {"node-8", "node-9"}
+        await tick_on(refresher, clock, times=4)
+        after = served(refresher)
+        assert before.keys() == after.keys()
+        for name in ("node-8", "node-9"):
+            assert numbers(after[name]) == pytest.approx(numbers(before[name]), rel=0.05)
+            assert after[name]["age_s"] == 240.0
+        assert "age_s" not in after["node-0"]
+        assert (True, "store-2 is away", True) == (
+            refresher.provider_health.ok,
+            refresher.provider_health.reason,
+            refresher.provider_health.partial,
+        )
+        assert refresher.provider_health.since == T0 + 60
+        (entry,) = (entry for entry in refresher.findings.entries() if entry.kind == "partial_response")
+        assert ("held", CPU.name, 4) == (entry.remedy, entry.metric, entry.count)
+        assert "store-2 is away" in entry.reason
+        assert refresher.stats.query_failures == {("partial", CPU.name): 4}
+        source.partial = {}
+        await tick_on(refresher, clock, times=2)
+        assert (True, "") == (refresher.provider_health.ok, refresher.provider_health.reason)
+        assert refresher.provider_health.since == T0 + 300
+
+    with caplog.at_level(logging.INFO, logger="watcher.refresh"):
+        play(story)
+    assert 1 == caplog.text.count("Memory answers in part only: store-2 is away")
+    assert 1 == caplog.text.count("Memory answers whole again after 240 s")
+    assert "could not be fetched" not in caplog.text
+
+
+def test_what_a_partial_answer_lacked_is_fetched_once_it_is_whole() -> None:
+    """Those who were missing for ten minutes have their windows again with the first whole answer."""
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        ten_nodes(source)
+        await refresher.tick()
+        source.partial, source.missing = {CPU.name: "store-2 is away"}, {"node-9"}
+        await tick_on(refresher, clock, times=10)
+        assert served(refresher).keys() == {f"node-{i}" for i in range(9)}
+        assert {"stale", "partial_response"} <= kinds(refresher)
+        source.partial = {}
+        await tick_on(refresher, clock, times=1)
+        assert refresher.published is not None
+        (windows,) = refresher.published.snapshot.metrics
+        assert windows.count[2].tolist() == [60] * 10
+        source.asked.clear()
+        await tick_on(refresher, clock, times=1)
+        assert len(source.asked) == 1
+
+    play(story)
+
+
+def test_much_of_a_fleet_missing_from_partial_answers_is_a_partial_outage() -> None:
+    """The rule for monitoring that goes holds for a store that goes: no remnant is served."""
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        ten_nodes(source)
+        await refresher.tick()
+        source.partial, source.missing = {CPU.name: "store-2 is away"}, {f"node-{i}" for i in range(5)}
+        await tick_on(refresher, clock, times=10)
+        assert refresher.published is not None
+        assert len(refresher.published.snapshot.lost) == 5
+        source.partial = {}
+        await tick_on(refresher, clock, times=1)
+        assert not refresher.published.snapshot.lost
+        assert len(served(refresher)) == 10
+
+    play(story)
+
+
+def test_a_start_while_answers_are_partial_fetches_all_of_the_past_later() -> None:
+    """The slices of the first tick lack the same nodes as its present."""
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        ten_nodes(source)
+        source.partial, source.missing = {CPU.name: "store-2 is away"}, {"node-9"}
+        await refresher.tick()
+        await tick_on(refresher, clock, times=1)
+        source.partial = {}
+        await tick_on(refresher, clock, times=1)
+        assert refresher.published is not None
+        (windows,) = refresher.published.snapshot.metrics
+        assert windows.count[2].tolist() == [60] * 10
+
+    play(story)
+
+
+def test_a_metric_that_is_withheld_in_part_is_held_like_one_that_failed() -> None:
+    """Its finding has the kind of its trouble, and the source is partial, not down."""
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        for metric in (CPU, MEMORY):
+            source.put("a", every(15, T0 - 1200, T0 + 1200), wave, metric=metric)
+        await refresher.tick()
+        source.partial = {CPU.name: "store-2 is away", MEMORY.name: "store-2 is away"}
+        source.failing = {MEMORY.name: ProviderPartial("store-2 is away", hint="Is it up?")}
+        await tick_on(refresher, clock, times=2)
+        assert refresher.provider_health.partial
+        found = {(each.metric, each.remedy) for each in refresher.findings.entries() if each.kind == "partial_response"}
+        assert {(CPU.name, "held"), (MEMORY.name, "left_out")} == found
+        assert refresher.stats.query_failures == {("partial", CPU.name): 2, ("partial", MEMORY.name): 2}
+        source.partial, source.failing = {}, {}
+        await tick_on(refresher, clock, times=1)
+        assert refresher.published is not None
+        assert [60, 60] == [int(windows.count[2, 0]) for windows in refresher.published.snapshot.metrics]
 
     play(story)
 

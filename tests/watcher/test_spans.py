@@ -63,6 +63,19 @@ def test_a_source_without_memory_has_no_past() -> None:
     assert [] == drained(spans, NOW)
 
 
+def test_what_is_behind_may_be_so_from_further_back() -> None:
+    """The earliest counts. A metric that is had again lacks what it lacks: its past is not asked for at each tick."""
+    spans = Spans(reach=900.0, interval=60.0, remembers=True)
+    spans.go_on_from(NOW)
+    spans.still_lacks(["cpu"], since=NOW - 400.0)
+    assert spans.complete
+    spans.falls_behind("cpu", since=NOW - 100.0)
+    spans.still_lacks(["cpu"], since=NOW - 300.0)
+    spans.falls_behind("cpu", since=NOW - 50.0)
+    spans.catch_up(["cpu"], now=NOW, since=NOW - 60.0, overlap=0.0)
+    assert NOW - 300.0 == min(since for since, _ in drained(spans, NOW))
+
+
 def test_metrics_that_fell_behind_together_catch_up_together() -> None:
     """One query per slice for all of them, none for the others."""
     spans = Spans(reach=900.0, interval=60.0, remembers=True)

@@ -169,6 +169,12 @@ def test_pods_are_told_of_while_they_are_known():
 # --- the service itself ----------------------------------------------------------------------------------------------
 
 
+def test_a_source_that_answers_in_part_is_up_and_partial():
+    """Both, so that an alert on either goes on meaning what it says."""
+    page = exposed(FakeService(provider_health=ProviderHealth(True, "store-2 is away", 1.0)))
+    assert (1.0, 1.0) == tuple(value(page, f"load_watcher_provider_{name}") for name in ("up", "partial"))
+
+
 @pytest.mark.parametrize("cluster", ["", "prod-1"])
 def test_the_cluster_has_a_metric_of_its_own(cluster: str):
     """To join by; no other series changes, so dashboards go on whether it is named or not."""
@@ -201,6 +207,7 @@ def test_the_state_of_the_service():
         ("nodes_lost", {}, 1.0),
         ("nodes_quarantined", {}, 2.0),
         ("provider_up", {}, 0.0),
+        ("provider_partial", {}, 0.0),
         ("provider_failures_total", {"kind": "refused", "metric": "m"}, 4.0),
         ("provider_failures_total", {"kind": "unreachable", "metric": ""}, 3.0),
         ("provider_query_info", {"metric": "m", "expression": 'rate(x{a="b"}[5m])', "node_label": "node"}, 1.0),

@@ -429,6 +429,8 @@ class Api:
     async def provider_health(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Whether the provider answered at the last tick."""
         health = self._service.provider_health
+        if health.partial:
+            return json_response(HealthDocument("partial", health.since, health.reason))
         if health.ok:
             return json_response(HealthDocument("ok", health.since))
         if health.ok is None:

@@ -30,10 +30,12 @@ class AliveDocument(msgspec.Struct):
 
 
 class HealthDocument(msgspec.Struct):
-    """Body of /watcher/health; `since` is the unix time at which this state began."""
+    """Body of /watcher/health: `status` is ok, or partial where the source said that its answers lack a part, in its
+    words in `reason`; `since` is the unix time at which this state began."""
 
     status: str
     since: float
+    reason: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ProviderState(msgspec.Struct):

@@ -24,6 +24,7 @@ from watcher.providers.base import (
     Fetch,
     ProviderError,
     ProviderMalformed,
+    ProviderPartial,
     ProviderRefused,
     ProviderUnreachable,
     QueryFailure,
@@ -133,7 +134,7 @@ def placed(error: ErrorT, address: str) -> ErrorT:
 
 def most_telling(failures: Sequence[QueryFailure]) -> ProviderError:
     """The one error to raise for many: nobody asks about refusals of a source that cannot be reached."""
-    for kind in (ProviderUnreachable, ProviderRefused, ProviderMalformed):
+    for kind in (ProviderUnreachable, ProviderRefused, ProviderPartial, ProviderMalformed):
         for failure in failures:
             if isinstance(failure.error, kind):
                 return failure.error

@@ -59,6 +59,13 @@ class NoPodUsage(ProviderError):
     kind = "no_pods"
 
 
+class ProviderPartial(ProviderError):
+    """The source said that its answer lacks a part, and what is computed from a part would be a wrong number."""
+
+    kind = "partial"
+    usual_hint = "Are all the stores behind it up?"
+
+
 @dataclass(frozen=True, slots=True)
 class QueryFailure:
     """One metric that could not be had this time."""
@@ -83,8 +90,10 @@ class QueryPlan:
 class Fetch:
     """The answer: batches of the metrics that answered, failures of those that did not.
 
-    `plans` are those in use, by metric name; `findings` what the source itself noticed (no node label, no series,
-    a warning of a partial response); `clock_offset_s` is the source's clock minus ours, None where it does not tell.
+    `plans` are those in use, by metric name; `findings` what the source itself noticed (no node label, no series);
+    `clock_offset_s` is the source's clock minus ours, None where it does not tell. `partial` has, by metric name, the
+    source's own words where it said that its answer lacks a part: the samples that came are true, but nodes, or times,
+    are missing, and they are to be asked for again.
     """
 
     batches: tuple[SeriesBatch, ...]
@@ -92,6 +101,7 @@ class Fetch:
     plans: Mapping[str, QueryPlan] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     clock_offset_s: float | None = None
+    partial: Mapping[str, str] = field(default_factory=dict)
 
 
 class Provider(Protocol):

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import numpy as np
 
-from watcher.model import METRIC_BY_NAME, SOURCE_UNITS, Finding, FindingKind, Metric, Remedy, SeriesBatch
+from watcher.model import METRIC_BY_NAME, SOURCE_UNITS, Combine, Finding, FindingKind, Metric, Remedy, SeriesBatch
 from watcher.providers.asking import connection, most_telling, untimely
 from watcher.providers.base import (
     Fetch,
     PodFetch,
     ProviderError,
+    ProviderPartial,
     ProviderRefused,
     QueryFailure,
     QueryPlan,
@@ -56,7 +57,7 @@ from watcher.providers.prometheus_plans import (
     settle,
 )
 from watcher.providers.prometheus_pods import PodQuestions
-from watcher.providers.prometheus_transport import Transport
+from watcher.providers.prometheus_transport import Reply, Transport
 
 if TYPE_CHECKING:
     from watcher.settings import Settings
@@ -88,7 +89,8 @@ NO_NAMES = NodeNames("nodename", {})
 @dataclass(slots=True)
 class _Watch:
     """What is known of one wanted metric. `looked_at` is the number of the fetch that last looked for it to the end,
-    `silent` counts fetches in a row that failed or brought nothing, `doubted` is set by an outage."""
+    `silent` counts fetches in a row that failed or brought nothing, `doubted` is set by an outage. `single` is whether
+    each node had one series in the last whole answer, None before there was one."""
 
     metric: Metric
     candidates: tuple[Candidate, ...]
@@ -97,6 +99,7 @@ class _Watch:
     looked_at: int | None = None
     silent: int = 0
     doubted: bool = False
+    single: bool | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def must_look(self, fetch: int) -> bool:
@@ -106,10 +109,18 @@ class _Watch:
         lost = self.plan is None or self.doubted or self.silent >= FAILURES_BEFORE_LOOKING
         return lost and fetch - self.looked_at >= LOOK_AGAIN_FETCHES
 
+    def is_true_in_part(self) -> bool:
+        """Whether the samples of a node in a partial answer are what they would be in a whole one: series as they are
+        stored, one for each node. What is computed from several comes out too low where one of them is missing."""
+        if self.plan is None or self.plan.scrape_interval is not None:
+            return False
+        return self.metric.combine is Combine.NEWEST_MAX if self.single is None else self.single
+
 
 @dataclass(slots=True)
 class _Fetching:
-    """One fetch under way. `present` is false for a look back (backfill), whose emptiness means nothing."""
+    """One fetch under way. `present` is false for a look back (backfill), whose emptiness means nothing. `partial` is
+    what the source said of parts that its answers lack, by the name of the metric."""
 
     number: int
     since: float
@@ -118,6 +129,7 @@ class _Fetching:
     present: bool
     findings: list[Finding] = field(default_factory=list)
     clock: list[tuple[float, float]] = field(default_factory=list)
+    partial: dict[str, str] = field(default_factory=dict)
 
     def find(self, kind: FindingKind, metric: Metric, reason: str, remedy: Remedy) -> None:
         self.findings.append(Finding(kind, "", metric.name, self.until, reason, remedy))
@@ -143,6 +155,7 @@ class PrometheusProvider:
         self._latest = float("-inf")
         self._names: NodeNames | None = None
         self._names_read_at = 0
+        self._names_missing = ""
         self._nameless: frozenset[str] = frozenset()
         self._names_lock = asyncio.Lock()
         self._announced: Mapping[str, QueryPlan] = {}
@@ -169,7 +182,7 @@ class PrometheusProvider:
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
         """Samples with since <= time <= until (unix seconds) of the wanted metrics, or of those that `only` names.
 
-        Raises ProviderError if every one of them failed: unreachable before refused before malformed.
+        Raises ProviderError if every one of them failed: unreachable before refused before partial before malformed.
         """
         fetching = self._begin(since, until)
         watches = [watch for name, watch in self._watches.items() if only is None or name in only]
@@ -193,6 +206,7 @@ class PrometheusProvider:
             plans=plans,
             findings=tuple(fetching.findings),
             clock_offset_s=min(fetching.clock)[1] if fetching.clock else None,
+            partial=fetching.partial,
         )
 
     async def fetch_pods(self, now: float) -> PodFetch:
@@ -266,14 +280,24 @@ class PrometheusProvider:
         question = plan.question(fetching.since, fetching.until, resolution=self._config.resolution, beyond=beyond)
         if question is None:
             return None
-        reading = await self._ask(
+        reply = await self._ask(
             question,
             metric=plan.metric,
             fetching=fetching,
             # Prometheus keeps its staleness markers to itself, VictoriaMetrics shows them as NaN.
             read=lambda rows: read_samples(rows, label=plan.label, stale_markers=transport.victoria_metrics),
         )
+        reading = reply.content
         nodes = await self._nodes_of(reading, plan, fetching)
+        if reply.missing and not watch.is_true_in_part():
+            raise self._partial(
+                reply.missing,
+                f"{plan.metric.key} is computed from several series of a node, of which some may be missing",
+                hint="A recording rule with one series for each node is of use in part, too.",
+            )
+        if not reply.missing and len(nodes):
+            named = [node for node in nodes if node is not None]
+            watch.single = len(set(named)) == len(named)
         if len(nodes) and not any(nodes):
             raise ProviderRefused(
                 f"no series of {plan.expression} says its node by {plan.label.shown};"
@@ -285,6 +309,9 @@ class PrometheusProvider:
             plan.metric, reading.time, since=fetching.since, until=fetching.until, beyond=beyond
         )
         return _batch(plan, reading, nodes, since=fetching.since, until=fetching.until)
+
+    def _partial(self, missing: str, why: str, *, hint: str = "") -> ProviderPartial:
+        return ProviderPartial(f"{self._transport.address}: its answer is partial, and {why}: {missing}", hint=hint)
 
     def _report_unknown(self, reading: Reading, nodes: Sequence[str | None], plan: Plan, fetching: _Fetching) -> None:
         """One finding for all series of a metric that say no node."""
@@ -306,38 +333,52 @@ class PrometheusProvider:
         metric: Metric,
         fetching: _Fetching,
         read: Callable[[Iterable[msgspec.Raw]], T],
-    ) -> T:
-        """One question, with its warnings as findings. A vector is expected of an instant query without a range."""
+    ) -> Reply[T]:
+        """One question, with what it remarks as findings. A vector is expected of an instant query without a range."""
         expects = "vector" if isinstance(question, Instant) and not question.query.endswith("]") else "matrix"
         reply = await self._transport.ask(question, expects=expects, read=read, deadline=fetching.deadline)
-        for warning in reply.warnings:
-            fetching.find(FindingKind.QUERY_FAILED, metric, f"the source warns: {warning}", Remedy.REPORTED)
+        for remark in reply.remarks:
+            fetching.find(FindingKind.QUERY_FAILED, metric, f"the source warns: {remark}", Remedy.REPORTED)
+        if reply.missing:
+            fetching.partial[metric.name] = reply.missing
         if reply.clock_offset_s is not None:
             fetching.clock.append((reply.round_trip_s, reply.clock_offset_s))
-        return reply.content
+        return reply
 
     # --- finding out what to ask -------------------------------------------------------------------------------------
 
     async def _look(self, watch: _Watch, fetching: _Fetching) -> None:
         """Settle the metric's plan where that is due. What was settled before stays where nothing is found now: series
-        that come back are then seen at once."""
+        that come back are then seen at once. It also stays where the answer is partial: what is missing may be the
+        better candidate, or the label, and another plan would begin with an empty history."""
         async with watch.lock:
             if not watch.must_look(fetching.number):
                 return
-            rejected: list[str] = []
-            for candidate in watch.candidates:
-                rows = await self._profile(candidate, watch, fetching)
-                if rows:
-                    watch.plan = await self._settle(candidate, rows, watch, fetching, rejected)
-                    break
-                rejected.append(candidate.evidence)
-            watch.looked_at, watch.doubted = fetching.number, False
+            found = await self._find_plan(watch, fetching)
+            missing = fetching.partial.get(watch.metric.name, "")
+            if found not in (None, watch.plan) and (watch.plan is None or not missing):
+                watch.plan, watch.single = found, None
+            watch.looked_at, watch.doubted = fetching.number, bool(missing)
+            if watch.plan is None and missing:
+                watch.looked_at = None
+                why = f"whether there are series for {watch.metric.key} cannot be told"
+                raise self._partial(missing, why)
+
+    async def _find_plan(self, watch: _Watch, fetching: _Fetching) -> Plan | None:
+        """The plan for the first candidate that exists."""
+        rejected: list[str] = []
+        for candidate in watch.candidates:
+            rows = await self._profile(candidate, watch, fetching)
+            if rows:
+                return await self._settle(candidate, rows, watch, fetching, rejected)
+            rejected.append(candidate.evidence)
+        return None
 
     async def _profile(self, candidate: Candidate, watch: _Watch, fetching: _Fetching) -> list[dict[str, str]]:
         """The labels that may tell nodes apart, of all series of a candidate; none if it does not exist."""
         labels = (*PROFILE_LABELS, watch.node_label) if watch.node_label else PROFILE_LABELS
         question = Instant(profile(candidate.evidence, labels=labels), fetching.until)
-        return await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
+        return (await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)).content
 
     async def _settle(
         self,
@@ -366,7 +407,8 @@ class PrometheusProvider:
         if label is not None:
             return label
         question = Instant(f"topk(1, {candidate.evidence})", fetching.until)
-        (example,) = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels) or [{}]
+        examples = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
+        (example,) = examples.content or [{}]
         there = _listed(sorted(example.keys() - {"__name__"})) or "none"
         raise ProviderRefused(
             f"no label of {candidate.evidence} names the nodes (looked for {wanted or ', '.join(PROFILE_LABELS)});"
@@ -383,7 +425,7 @@ class PrometheusProvider:
             if values:
                 selector = narrowed(candidate.raw, among(label, values))
                 question = Instant(f"{selector}[{SAMPLED_RANGE}]", fetching.until)
-                return await self._ask(question, metric=watch.metric, fetching=fetching, read=scrape_interval)
+                return (await self._ask(question, metric=watch.metric, fetching=fetching, read=scrape_interval)).content
         return None
 
     # --- names of nodes ----------------------------------------------------------------------------------------------
@@ -401,13 +443,21 @@ class PrometheusProvider:
         return [names.by_instance.get(key) if key else None for key in reading.keys]
 
     async def _read_names(self, watch: _Watch, fetching: _Fetching, *, at_most_old: int) -> NodeNames:
-        """instance -> node from node_uname_info, as read at most so many fetches ago."""
+        """instance -> node from node_uname_info, as read at most so many fetches ago; what was missing then is asked
+        for again with every fetch."""
         async with self._names_lock:
+            if self._names_missing:
+                at_most_old = 0
             if self._names is None or fetching.number - self._names_read_at > at_most_old:
                 question = Instant(names_query(matchers=self._config.matchers), max(fetching.until, self._latest))
-                rows = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
-                self._names, self._names_read_at = read_names(rows), fetching.number
+                reply = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
+                names = read_names(reply.content)
+                if reply.missing and self._names is not None:
+                    names = self._names.with_newer(names)
+                self._names, self._names_read_at, self._names_missing = names, fetching.number, reply.missing
                 self._nameless = frozenset()
+            if self._names_missing:
+                fetching.partial.setdefault(watch.metric.name, self._names_missing)
             return self._names
 
 

@@ -41,6 +41,7 @@ class Envelope(msgspec.Struct, frozen=True):
     errorType: str = ""  # noqa: N815  (wire name)
     error: str = ""
     warnings: list[str] | None = None
+    isPartial: bool = False  # noqa: N815  (wire name, of VictoriaMetrics)
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -97,6 +98,27 @@ def series_of(envelope: Envelope, *, expects: str) -> Sequence[msgspec.Raw]:
         hint = "The expression must give one value for each node." if found in ("scalar", "string") else ""
         raise ProviderMalformed(f"it answered with a {shown(found) or 'result of no type'}, not a {expects}", hint=hint)
     return envelope.data.result
+
+
+def missing_part(envelope: Envelope) -> str:
+    """What the source says of a part that its answer lacks, "" for a whole answer.
+
+    VictoriaMetrics has a field for it. For Thanos, Mimir, and a Prometheus with a remote storage, it is a warning; but
+    Prometheus also warns of queries that it finds odd, in words that begin with PromQL.
+    """
+    told = [shown(warning) for warning in envelope.warnings or () if not _is_remark(warning)]
+    if told:
+        return told[0] + (f" (and {len(told) - 1} more)" if len(told) > 1 else "")
+    return "it is marked as such (isPartial)" if envelope.isPartial else ""
+
+
+def remarks(envelope: Envelope) -> tuple[str, ...]:
+    """The warnings about the query itself."""
+    return tuple(shown(warning) for warning in envelope.warnings or () if _is_remark(warning))
+
+
+def _is_remark(warning: str) -> bool:
+    return warning.startswith("PromQL ")
 
 
 # --- errors by status ------------------------------------------------------------------------------------------------

@@ -290,6 +290,10 @@ class NodeNames:
     label: str
     by_instance: Mapping[str, str]
 
+    def with_newer(self, some: NodeNames) -> NodeNames:
+        """With those of these that were read since, if they were read off the same label."""
+        return NodeNames(self.label, {**self.by_instance, **some.by_instance}) if some.label == self.label else self
+
 
 @dataclass(frozen=True, slots=True)
 class NodeLabel:

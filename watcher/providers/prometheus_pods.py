@@ -25,7 +25,7 @@ from watcher.model import Finding, FindingKind, Remedy
 from watcher.names import without_port
 from watcher.pods import PODS, PodOrigin, PodUsage
 from watcher.providers.asking import shown
-from watcher.providers.base import NoPodUsage, PodFetch, ProviderError, ProviderMalformed
+from watcher.providers.base import NoPodUsage, PodFetch, ProviderError, ProviderMalformed, ProviderPartial
 from watcher.providers.prometheus_answers import read_labels, scrape_interval
 from watcher.providers.prometheus_matchers import Matcher, narrowed
 from watcher.providers.prometheus_plans import (
@@ -157,8 +157,10 @@ class PodQuestions:
         reply = await self._transport.ask(
             Instant(query, asking.now), expects=expects, read=read, deadline=asking.deadline
         )
-        for warning in reply.warnings:
-            asking.find(FindingKind.QUERY_FAILED, f"the source warns: {warning}", Remedy.REPORTED)
+        for remark in reply.remarks:
+            asking.find(FindingKind.QUERY_FAILED, f"the source warns: {remark}", Remedy.REPORTED)
+        if reply.missing:  # a sum over containers, some of which may be what is missing
+            raise ProviderPartial(f"{self._transport.address}: its answer is partial: {reply.missing}")
         return reply.content
 
     # --- finding out how to ask --------------------------------------------------------------------------------------

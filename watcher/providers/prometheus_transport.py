@@ -36,9 +36,9 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from watcher.providers.asking import clock_offset, placed, retried, shown, wait_of, without_credentials
+from watcher.providers.asking import clock_offset, placed, retried, wait_of, without_credentials
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderUnreachable
-from watcher.providers.prometheus_answers import error_of, read_envelope, series_of
+from watcher.providers.prometheus_answers import error_of, missing_part, read_envelope, remarks, series_of
 from watcher.providers.prometheus_endpoint import Endpoint
 from watcher.providers.prometheus_failures import translate
 from watcher.providers.prometheus_plans import Instant, PrometheusConfig, Range
@@ -262,10 +262,12 @@ def _read_body(response: requests.Response, *, deadline: float, limit: int) -> b
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[T]):
-    """What was read from an answer, and what came with it. `round_trip_s` is how long it took."""
+    """What was read from an answer, and what came with it: `missing` is what it says of a part that it lacks, "" where
+    it is whole; `remarks` are on the query. `round_trip_s` is how long it took."""
 
     content: T
-    warnings: tuple[str, ...]
+    missing: str
+    remarks: tuple[str, ...]
     clock_offset_s: float | None
     round_trip_s: float
 
@@ -418,5 +420,4 @@ class Transport:
             time.sleep(BREATH_S)  # between the envelope before, which is one long call, and this one
             envelope = read_envelope(answer.body, content_type=answer.content_type)
             content = read(_unhurried(series_of(envelope, expects=expects)))
-        warnings = tuple(shown(warning) for warning in envelope.warnings or ())
-        return Reply(content, warnings, answer.clock_offset_s, took)
+        return Reply(content, missing_part(envelope), remarks(envelope), answer.clock_offset_s, took)

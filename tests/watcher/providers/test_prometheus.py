@@ -19,7 +19,6 @@ import pytest
 
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, Script, matrix, result, told, until_hung_up, vector
 from tests.waiting import eventually, wait_for
-from watcher.model import FindingKind, Remedy
 from watcher.providers.base import (
     Fetch,
     ProviderError,
@@ -214,18 +213,6 @@ def test_without_a_date_the_clock_says_nothing():
     """Absence is an answer."""
     with FakePrometheus(healthy) as server:
         assert fetch(server).clock_offset_s is None
-
-
-def test_a_warning_becomes_a_finding():
-    """Thanos and Mimir warn of partial answers."""
-    partial = only_samples(lambda _: matrix(({"node": "a"}, [(NOW, "1")]), warnings=["store-1 is away"]))
-    with FakePrometheus(partial) as server:
-        got = fetch(server)
-
-    assert 1 == len(got.batches)
-    (finding,) = got.findings
-    assert (FindingKind.QUERY_FAILED, Remedy.REPORTED, CPU) == (finding.kind, finding.remedy, finding.metric)
-    assert "store-1 is away" in finding.reason
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
