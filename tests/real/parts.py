@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import psycopg
 import pytest
 import requests
 
@@ -561,6 +560,8 @@ class PostgreSQL(Server):
         return f"postgresql://127.0.0.1:{self.port}"
 
     def is_ready(self) -> bool:
+        import psycopg
+
         try:
             self.execute("SELECT 1")
         except psycopg.OperationalError:
@@ -569,6 +570,9 @@ class PostgreSQL(Server):
 
     def execute(self, statement: str, *parameters: Any, database: str = "postgres") -> list[tuple[Any, ...]]:
         """The rows of a statement, which is its own transaction."""
+        # Imported here: the other parts do without, and so do an installation's tests that lacks the extra.
+        import psycopg
+
         with psycopg.connect(self.url_of(database), autocommit=True, connect_timeout=10) as connection:
             cursor = connection.execute(statement.encode(), parameters or None)
             return cursor.fetchall() if cursor.description else []

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psycopg
 
 from tests.waiting import eventually
 from watcher.model import Operator, Provenance, Restored, SampleBlock, TickRecord, Window, WindowRecord
@@ -125,6 +124,8 @@ def query(place: Path | str, statement: str) -> list[tuple[Any, ...]]:
     if url.startswith("sqlite:///"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
             return connection.execute(statement).fetchall()
+    import psycopg
+
     with psycopg.connect(url) as server:
         cursor = server.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []

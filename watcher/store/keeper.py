@@ -358,11 +358,11 @@ class Store:
                 self._database.release()
                 self._is_open = False
         else:
-            self._last_saved = record.end
             self._saving.end(now=time.time())
             self._tidy_again = True
             if self._slices is None:
                 self._ask_for_a_slice()
+            self._last_saved = record.end
         finally:
             self._busy_since = None
 
