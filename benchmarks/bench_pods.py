@@ -217,6 +217,7 @@ async def measure_rounds(pods: int, *, rounds: int) -> Measured:
         config=config,
         clock=clock,
         tag="t",
+        index=lambda: None,
         work=asyncio.to_thread,
         report=lambda findings: None,
         count=lambda kind: None,

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from watcher import names
 from watcher.model import Finding, FindingKind, Remedy, Window
-from watcher.pods import PODS, SLOT_S, PodOrigin, PodTable, PublishedPods, empty_table, review, take_in
+from watcher.names import NodeIndex
+from watcher.pods import PODS, SLOT_S, PodOrigin, PodTable, PodUsage, PublishedPods, empty_table, review, take_in
 from watcher.providers.base import NoPodUsage, PodFetch, Provider, ProviderError, fetch_pods
 
 log = logging.getLogger(__name__)
@@ -58,7 +60,8 @@ class PodConfig:
 class PodRefresher:
     """Owner of the table of pods and of what is published of it; `published` is replaced whole, by one assignment.
 
-    `work` runs a function in the worker thread of the tick; `report` takes findings; `count` one failure by its kind.
+    `index` gives the nodes of the cluster, None where they are not known; `work` runs a function in the worker thread
+    of the tick; `report` takes findings, `count` one failure by its kind.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class PodRefresher:
         config: PodConfig,
         clock: Clock,
         tag: str,
+        index: Callable[[], NodeIndex | None],
         work: Callable[[Callable[[], PublishedPods]], Awaitable[PublishedPods]],
         report: Callable[[Iterable[Finding]], None],
         count: Callable[[str], None],
@@ -78,6 +82,7 @@ class PodRefresher:
         self._config = config
         self._clock = clock
         self._tag = tag
+        self._index = index
         self._work = work
         self._report = report
         self._count = count
@@ -171,7 +176,8 @@ class PodRefresher:
     def _publish(self, table: PodTable, fetch: PodFetch, findings: list[Finding], now: float) -> PublishedPods:
         """In the worker thread."""
         config = self._config
-        usage, found = review(fetch.usage, now=now, max_ahead_s=config.max_ahead_s)
+        usage = self._named(fetch.usage, findings, now)
+        usage, found = review(usage, now=now, max_ahead_s=config.max_ahead_s)
         findings.extend(found)
         silent_s = SILENT_PERIODS * config.cadence_s
         stale_s = max(config.max_staleness, silent_s)
@@ -187,6 +193,19 @@ class PodRefresher:
             monotonic=self._clock.monotonic(),
             age_s=max(0.0, now - table.end),
         )
+
+    def _named(self, usage: PodUsage, findings: list[Finding], now: float) -> PodUsage:
+        """Under the names that the cluster has for its nodes, as those of the nodes' own load; those that it does not
+        know keep theirs."""
+        index = self._index()
+        if index is None:
+            return usage
+        resolution = index.resolve(tuple(sorted({name for name in usage.nodes if name})))
+        findings.extend(names.findings(resolution, index, now=now))
+        if not resolution.translated:
+            return usage
+        known = dict(zip(resolution.names, resolution.nodes, strict=True))
+        return replace(usage, nodes=tuple(known.get(name, name) for name in usage.nodes))
 
     def _failed(self, kind: str, reason: str, *, hint: str) -> None:
         """What is published stays, with its true age."""

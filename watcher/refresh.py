@@ -183,6 +183,7 @@ class Refresher:
             config=_pod_config(config),
             clock=self._clock,
             tag=self._tag,
+            index=lambda: self._index,
             work=self._in_worker,
             report=lambda findings: self.findings.add(findings),  # a reload puts another log in its place
             count=lambda kind: self._count_failure(kind, PODS),

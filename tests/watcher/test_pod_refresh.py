@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.fakes.sources import FakeClock, MemorySource, PodSource
+from tests.watcher.test_refresh_names import Told
 from watcher.pods import PublishedPods
 from watcher.providers.base import NoPodUsage, ProviderRefused, ProviderUnreachable
 from watcher.refresh import RefreshConfig, Refresher
@@ -19,13 +20,15 @@ T0 = 1_700_000_050.0
 Story = Callable[[Refresher, PodSource, FakeClock], Coroutine[Any, Any, None]]
 
 
-def play(story: Story, *, source: MemorySource | None = None, **config: Any) -> None:
+def play(story: Story, *, source: MemorySource | None = None, directory: Told | None = None, **config: Any) -> None:
     """Run a story against a refresher of its own, with a node that answers."""
 
     async def run() -> None:
         the_source, clock = source or PodSource(), FakeClock(T0)
         the_source.put("n1", np.arange(T0 - 120, T0 + 3600, 15.0).tolist(), lambda time: 50 + time % 7)
-        refresher = Refresher(provider=the_source, config=RefreshConfig(**config), clock=clock, tag="t")
+        refresher = Refresher(
+            provider=the_source, config=RefreshConfig(**config), directory=directory, clock=clock, tag="t"
+        )
         try:
             await story(refresher, the_source, clock)  # type: ignore[arg-type]
         finally:
@@ -199,6 +202,25 @@ def test_a_reload_keeps_pods_and_who_wants_them():
         await new.close()
 
     play(story)
+
+
+def test_nodes_of_pods_have_the_names_of_the_cluster():
+    """As the nodes' own load has; a node that the cluster does not know keeps its name, with a finding."""
+    cluster = Told({"node-a": "10.0.0.1", "node-b": "10.0.0.2"})
+
+    async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
+        source.pods = {
+            "a/x": ("10.0.0.1", T0 - 5, 1.0, 1.0),
+            "a/y": ("node-b", T0 - 5, 1.0, 1.0),
+            "a/z": ("10.0.0.9", T0 - 5, 1.0, 1.0),
+        }
+        await refresher.tick()
+        assert ("node-a", "node-b", "10.0.0.9") == pods_of(refresher).table.nodes
+        unknown = [entry.node for entry in refresher.findings.entries() if entry.kind == "unknown_node"]
+        assert "10.0.0.9" in unknown
+        assert "10.0.0.1" not in unknown
+
+    play(story, directory=cluster, pods="on")
 
 
 def test_a_reload_with_longer_windows_begins_anew():
