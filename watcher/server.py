@@ -39,7 +39,7 @@ from watcher.heap import share_one_heap
 from watcher.model import FindingsDocument, MetricType, Operator, ProviderHealth, Restored, Window
 from watcher.peers import Peers
 from watcher.pods import PublishedPods
-from watcher.providers.base import QueryPlan
+from watcher.providers.base import ProviderError, QueryPlan
 from watcher.publish import Published
 from watcher.refresh import TICK_SHARE, Clock, RefreshConfig, Refresher, SystemClock, TickStats
 from watcher.settings import Settings, SettingsError
@@ -59,7 +59,7 @@ def run(settings: Settings, *, reload: Callable[[], Settings]) -> int:
     share_one_heap()
     try:
         return asyncio.run(serve(settings, reload=reload))
-    except StoreError as error:
+    except (StoreError, ProviderError) as error:
         print(f"load-watcher: {error}\n{error.hint}".rstrip(), file=sys.stderr)
     except ssl.SSLError as error:
         print(f"load-watcher: the TLS files in [server] do not work: {error.reason or error}", file=sys.stderr)
@@ -453,7 +453,7 @@ class Watcher:
             self._wants_reload = None
             try:
                 await self._reload(await asyncio.to_thread(read))
-            except SettingsError as error:
+            except (SettingsError, ProviderError) as error:
                 log.error("the settings were not reloaded, the old ones stay: %s", error)
             except Exception:
                 log.exception("the settings were not reloaded, for a reason that was not foreseen")

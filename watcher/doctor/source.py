@@ -97,7 +97,10 @@ class Visit:
 async def source(examination: Examination) -> Sequence[Result]:
     """Whether the source answers, and lets us."""
     found = examination.the(Settings)
-    watched = Watched(providers.build(found))
+    try:
+        watched = Watched(providers.build(found))
+    except ProviderError as error:
+        return [fail(str(error), error.hint)]
     refresher = Refresher(provider=watched, config=replace(refresh_config(found), pods="off"))  # asked for apart
     began = time.monotonic()
     await watched.start()

@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from watcher.providers.base import Provider
+from watcher.providers.base import Provider, ProviderRefused
 
 if TYPE_CHECKING:
     from watcher.settings import Settings
@@ -38,12 +38,32 @@ def known_names() -> tuple[str, ...]:
 
 
 def build(settings: Settings) -> Provider:
-    """The provider that the settings name. Settings are validated before, so an unknown name is a programming error."""
+    """The provider that the settings name, which they were validated to have. Raises ProviderRefused where it cannot
+    work with them, or where the package that it is in does not work."""
     name = settings.provider.name
+    try:
+        return _factory(name)(settings)
+    except ValueError as error:
+        raise ProviderRefused(
+            f"the provider {name} cannot work with these settings: {error}",
+            hint="load-watcher config show tells what they are, and where each is from.",
+        ) from error
+
+
+def _factory(name: str) -> Factory:
     if name in PROVIDERS:
         module, function = PROVIDERS[name].split(":")
         factory: Factory = getattr(import_module(module), function)
-        return factory(settings)
-    (point,) = entry_points(group=ENTRY_POINT_GROUP, name=name)
-    factory = point.load()
-    return factory(settings)
+        return factory
+    points = tuple(entry_points(group=ENTRY_POINT_GROUP, name=name))
+    homes = ", ".join(sorted(point.dist.name if point.dist is not None else point.value for point in points))
+    if len(points) > 1:
+        raise ProviderRefused(f"the provider {name} is in several packages: {homes}", hint="Uninstall all but one.")
+    try:
+        factory = points[0].load()
+    except Exception as error:  # whatever the import of foreign code may raise
+        raise ProviderRefused(
+            f"the provider {name} cannot be loaded from the package {homes}: {type(error).__name__}: {error}",
+            hint=f"Is {homes} made for this version of load-watcher, and are its dependencies installed?",
+        ) from error
+    return factory
