@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from watcher.kube import NODES, Informer, KubeClient, KubeError, KubeUnreachable, Node, find_access
@@ -103,16 +102,11 @@ class ClusterNodes:
 # --- from the settings -----------------------------------------------------------------------------------------------
 
 
-def kubeconfig_of(settings: Settings) -> Path | None:
-    """The kubeconfig that says which cluster; None for the one that this pod runs in."""
-    return settings.kubernetes.kubeconfig or settings.provider.kubeconfig
-
-
 def wanted(settings: Settings, *, environ: Mapping[str, str]) -> bool:
     """Whether names of nodes are to be those of the cluster (settings.kubernetes.node_names)."""
     if settings.kubernetes.node_names != "auto":
         return settings.kubernetes.node_names == "on"
-    known = kubeconfig_of(settings) is not None or bool(environ.get("KUBERNETES_SERVICE_HOST"))
+    known = settings.kubeconfig is not None or bool(environ.get("KUBERNETES_SERVICE_HOST"))
     return known and settings.provider.name not in NAMED_ALREADY
 
 
@@ -135,6 +129,6 @@ async def read_index(settings: Settings) -> NodeIndex:
 
 
 def _client(settings: Settings) -> KubeClient:
-    kubeconfig = kubeconfig_of(settings)
+    kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
     # Found out at the first question: a kubeconfig may yet be mounted.
-    return KubeClient(lambda: find_access(kubeconfig=kubeconfig, environ=os.environ))
+    return KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))

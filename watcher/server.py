@@ -131,7 +131,8 @@ def asked_of(settings: Settings) -> list[str]:
     return [
         provider.name,
         provider.address or "",
-        str(provider.kubeconfig or ""),
+        str(settings.kubeconfig or ""),
+        settings.kubernetes.context or "",
         provider.cluster_name or "",
         settings.cluster.name or "",
         *map(str, provider.matchers),

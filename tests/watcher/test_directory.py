@@ -11,10 +11,10 @@ from aiohttp import web
 from tests.fakes.kube import NODES, FakeKube
 from tests.fakes.kube_rules import status_object
 from tests.waiting import eventually
-from watcher.directory import ClusterNodes, kubeconfig_of, read_index, wanted
+from watcher.directory import ClusterNodes, read_index, wanted
 from watcher.kube import Access, KubeClient, KubeForbidden
 from watcher.names import Evidence, KnownNode, NodeIndex
-from watcher.settings import load
+from watcher.settings import SettingsError, load
 
 LABEL = "kubernetes.io/hostname"
 
@@ -188,8 +188,22 @@ def test_the_clusters_own_kubeconfig_comes_first(tmp_path: Path):
     for name in ("one", "other"):
         (tmp_path / name).write_text("{}")
     flags = PROMETHEUS | {"kubernetes.kubeconfig": "one"}
-    assert tmp_path / "one" == kubeconfig_of(load(flags=flags, environ={"KUBE_CONFIG": "other"}, cwd=tmp_path))
-    assert tmp_path / "other" == kubeconfig_of(load(flags=PROMETHEUS, environ={"KUBE_CONFIG": "other"}, cwd=tmp_path))
+    assert tmp_path / "one" == load(flags=flags, environ={"KUBE_CONFIG": "other"}, cwd=tmp_path).kubeconfig
+    assert tmp_path / "other" == load(flags=PROMETHEUS, environ={"KUBE_CONFIG": "other"}, cwd=tmp_path).kubeconfig
+    assert load(flags=PROMETHEUS, environ={}, cwd=tmp_path).kubeconfig is None
+
+
+def test_a_context_is_one_of_a_kubeconfig(tmp_path: Path):
+    """Its own, or that of the provider; a file that nobody reads need not exist."""
+    (tmp_path / "config").write_text("{}")
+    chosen = PROMETHEUS | {"kubernetes.context": "production"}
+    with pytest.raises(SettingsError, match=r"kubernetes\.kubeconfig: is not set, and kubernetes\.context"):
+        load(flags=chosen, environ={}, cwd=tmp_path)
+    assert "production" == load(flags=chosen, environ={"KUBE_CONFIG": "config"}, cwd=tmp_path).kubernetes.context
+    flags = {"provider.name": "metrics-server", "kubernetes.kubeconfig": "config"}
+    assert tmp_path / "config" == load(flags=flags, environ={"KUBE_CONFIG": "nowhere"}, cwd=tmp_path).kubeconfig
+    with pytest.raises(SettingsError, match="does not exist"):
+        load(flags=flags | {"kubernetes.kubeconfig": "nowhere"}, environ={}, cwd=tmp_path)
 
 
 def test_who_only_explains_names_asks_once(tmp_path: Path):

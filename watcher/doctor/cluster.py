@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from watcher.doctor.examination import Examination
@@ -43,14 +42,9 @@ class Right:
         return f"{self.verb} {self.resource.full_name}"
 
 
-def kubeconfig_of(found: Settings) -> Path | None:
-    """The kubeconfig that the settings name."""
-    return found.provider.kubeconfig
-
-
 def at_hand(found: Settings, environ: Mapping[str, str]) -> bool:
     """Whether there is a Kubernetes API to ask: a kubeconfig is named, or we are in a pod."""
-    return kubeconfig_of(found) is not None or "KUBERNETES_SERVICE_HOST" in environ
+    return found.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in environ
 
 
 def rights(found: Settings) -> Sequence[Right]:
@@ -79,7 +73,9 @@ async def kubernetes(examination: Examination) -> Sequence[Result]:
 
     def connect() -> KubeClient:
         return KubeClient(
-            lambda: find_access(kubeconfig=kubeconfig_of(found), environ=examination.environ),
+            lambda: find_access(
+                kubeconfig=found.kubeconfig, context=found.kubernetes.context, environ=examination.environ
+            ),
             timeout=found.provider.timeout,
         )
 

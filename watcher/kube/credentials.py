@@ -61,16 +61,21 @@ class Access:
 
 
 def find_access(
-    *, kubeconfig: Path | None, environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT
+    *,
+    kubeconfig: Path | None,
+    environ: Mapping[str, str],
+    context: str | None = None,
+    service_account: Path = SERVICE_ACCOUNT,
 ) -> Access:
-    """The kubeconfig if one is named, else the pod's service account. Raises KubeRefused, saying what is missing."""
+    """The kubeconfig if one is named (and of that `context`, or the current one), else the pod's service account.
+    Raises KubeRefused, saying what is missing."""
     if kubeconfig is not None:
-        return from_kubeconfig(kubeconfig)
+        return from_kubeconfig(kubeconfig, context=context)
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return in_cluster(environ=environ, service_account=service_account)
     raise KubeRefused(
         "there is no access to a Kubernetes API: no kubeconfig is named, and this is no pod of a cluster",
-        hint="Set provider.kubeconfig (KUBE_CONFIG), or run in a cluster, where KUBERNETES_SERVICE_HOST is set.",
+        hint="Set kubernetes.kubeconfig (or KUBE_CONFIG), or run in a cluster, where KUBERNETES_SERVICE_HOST is set.",
     )
 
 
@@ -109,8 +114,9 @@ class _Kubeconfig(msgspec.Struct, rename="kebab"):
     contexts: list[_Named] | None = None
 
 
-def from_kubeconfig(path: Path) -> Access:
-    """The current context of a kubeconfig. Paths in it are relative to its own directory. Raises KubeRefused."""
+def from_kubeconfig(path: Path, *, context: str | None = None) -> Access:
+    """The context of that name in a kubeconfig, without one its current context. Paths in it are relative to its own
+    directory. Raises KubeRefused."""
     text = _read(path, what="the kubeconfig")
     try:
         config = msgspec.yaml.decode(text, type=_Kubeconfig)
@@ -118,11 +124,11 @@ def from_kubeconfig(path: Path) -> Access:
         # Not with the parser's words, nor with the cause: both show the line, which may be a token.
         kind = "no kubeconfig" if isinstance(error, msgspec.ValidationError) else "no YAML"
         raise KubeRefused(f"{path} is {kind}", hint="Try kubectl --kubeconfig with it.") from None
-    chosen = config.current_context
-    context = _entry(config.contexts, chosen, "context", path=path).context or {}
-    cluster = _entry(config.clusters, context.get("cluster"), "cluster", path=path).cluster or {}
-    user = _entry(config.users, context["user"], "user", path=path).user or {} if context.get("user") else {}
-    _refuse_unsupported(cluster, user, where=f"{path}, user {context.get('user')}")
+    chosen = context or config.current_context
+    names = _entry(config.contexts, chosen, "context", path=path).context or {}
+    cluster = _entry(config.clusters, names.get("cluster"), "cluster", path=path).cluster or {}
+    user = _entry(config.users, names["user"], "user", path=path).user or {} if names.get("user") else {}
+    _refuse_unsupported(cluster, user, where=f"{path}, user {names.get('user')}")
     return _access(_Part(cluster, path), _Part(user, path), origin=f"context {chosen} of {path}")
 
 
@@ -132,7 +138,7 @@ def _entry(entries: list[_Named] | None, name: object, kind: str, *, path: Path)
             return entry
     if not name:
         raise KubeRefused(f"{path} names no {kind}", hint="Set one with kubectl config use-context.")
-    raise KubeRefused(f"{path} names the {kind} {shown(str(name))}, and has none of that name")
+    raise KubeRefused(f"{path} has no {kind} of the name {shown(str(name))}")
 
 
 def _refuse_unsupported(cluster: Mapping[str, Any], user: Mapping[str, Any], *, where: str) -> None:

@@ -333,12 +333,13 @@ def _translate(error: KubeError) -> ProviderError:
 def from_settings(settings: Settings) -> MetricsServerProvider:
     """The cluster of the kubeconfig that the settings name, else the one that this pod runs in; CPU and Memory, unless
     the settings say which metrics."""
-    kubeconfig = settings.provider.kubeconfig
+    kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
     chosen = settings.origins.get("provider.metrics", "default") != "default"
     # Found out at the first question and not here: a kubeconfig may yet be mounted, and a source that is away or
     # refuses us is reported like any other's.
     client = KubeClient(
-        lambda: find_access(kubeconfig=kubeconfig, environ=os.environ), timeout=settings.provider.timeout
+        lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ),
+        timeout=settings.provider.timeout,
     )
     return MetricsServerProvider(
         client,

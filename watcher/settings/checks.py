@@ -48,6 +48,7 @@ def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
         for check in (
             _server,
             _provider,
+            _kubernetes,
             _credentials,
             _queries,
             _promql,
@@ -117,6 +118,10 @@ def _provider(settings: Settings) -> Iterator[Conflict]:
             f"{write_duration(round(deadline, 3))}, when a whole refresh is given up"
         )
         yield Conflict(("provider.timeout", "refresh.interval"), message, "lower the timeout or raise the interval")
+
+
+def _kubernetes(settings: Settings) -> Iterator[Conflict]:
+    yield from _needs(settings, "kubernetes.context", "kubernetes.kubeconfig", "provider.kubeconfig")
 
 
 def _credentials(settings: Settings) -> Iterator[Conflict]:
@@ -291,7 +296,8 @@ def _files(settings: Settings) -> Iterator[Conflict]:
     for table in ("server", "provider", "kubernetes", "peers", "store"):
         for each in settings_fields(type(getattr(settings, table))):
             key, path = f"{table}.{each.name}", getattr(getattr(settings, table), each.name)
-            read = key != "provider.kubeconfig" or settings.provider.name == "metrics-server"
+            used = settings.provider.name == "metrics-server" and settings.kubernetes.kubeconfig is None
+            read = key != "provider.kubeconfig" or used
             if isinstance(path, Path) and read and (trouble := _trouble_with(path)):
                 yield Conflict(
                     (key,), f"{_is(settings, key)} {trouble}", "name a file that is there, readable and not empty"

@@ -48,7 +48,7 @@ UNUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "host": (("address", "queries"), "the provider host reads this machine only"),
     "metrics-server": (
         ("address", "token", "token_file", "username", "ca_file", "client_cert", "insecure_skip_verify", "queries"),
-        "the provider metrics-server asks the cluster of provider.kubeconfig, else the one it runs in",
+        "the provider metrics-server asks the cluster of the kubeconfig, else the one it runs in",
     ),
     "datadog": (("username",), "the provider datadog is asked with its two keys"),
     "signalfx": (("username",), "the provider signalfx is asked with a token"),

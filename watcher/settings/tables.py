@@ -432,8 +432,8 @@ class ProviderSettings(Table):
         default=None,
         metadata=about(
             values.PATH,
-            "Kubernetes configuration for metrics-server; its current context counts. Not set: the pod's service "
-            "account.",
+            "Where kubernetes.kubeconfig is not set: the Kubernetes configuration that says which cluster. Not set: "
+            "the pod's service account.",
             example='"/etc/load-watcher/kubeconfig"',
         ),
     )
@@ -459,16 +459,20 @@ class ProviderSettings(Table):
 
 @dataclass(frozen=True, repr=False)
 class KubernetesSettings(Table):
-    """The Kubernetes API, from which the names and addresses of nodes are learnt."""
+    """The Kubernetes API: for the names of nodes, and for metrics-server."""
 
     kubeconfig: Path | None = field(
         default=None,
         metadata=about(
             values.PATH,
-            "Kubernetes configuration that says which cluster; its current context counts. Not set: "
-            "provider.kubeconfig, else the pod's service account.",
+            "Kubernetes configuration that says which cluster. Not set: provider.kubeconfig, else the pod's service "
+            "account.",
             example='"/etc/load-watcher/kubeconfig"',
         ),
+    )
+    context: str | None = field(
+        default=None,
+        metadata=about(values.TEXT, "Context of the kubeconfig. Not set: its current one.", example='"production"'),
     )
     node_names: str = field(
         default="auto",
@@ -724,6 +728,11 @@ class Settings:
         if not values.is_server(self.store.url):
             return ""
         return "/".join(name for name in (self.cluster.name, self.store.watcher_id) if name)
+
+    @property
+    def kubeconfig(self) -> Path | None:
+        """The kubeconfig that says which cluster; None for the one that this pod runs in."""
+        return self.kubernetes.kubeconfig or self.provider.kubeconfig
 
 
 # --- the keys --------------------------------------------------------------------------------------------------------

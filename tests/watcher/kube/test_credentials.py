@@ -207,8 +207,8 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path, user: dict[str, Any
         ("[]", "is no kubeconfig"),
         (f"token: {SECRET}: x: [", "is no YAML"),
         ("clusters: []", "names no context"),
-        ("current-context: a\ncontexts: []", "names the context a, and has none of that name"),
-        ("current-context: a\ncontexts: [{name: a, context: {cluster: c}}]", "names the cluster c, and has none"),
+        ("current-context: a\ncontexts: []", "has no context of the name a"),
+        ("current-context: a\ncontexts: [{name: a, context: {cluster: c}}]", "has no cluster of the name c"),
         ("current-context: a\ncontexts: [{name: a}]", "names no cluster"),
         ("clusters: [{name: [1]}]", "is no kubeconfig"),
     ],
@@ -222,6 +222,24 @@ def test_a_kubeconfig_that_is_none(tmp_path: Path, content: str, words: str):
 
     assert words in str(caught.value)
     assert SECRET not in f"{caught.value} {caught.value.__cause__}"
+
+
+def test_another_context_than_the_current_one(tmp_path: Path):
+    """With its own cluster and user; one that is not there is told."""
+    path = tmp_path / "config"
+    path.write_text(
+        """
+        current-context: a
+        contexts: [{name: a, context: {cluster: ca, user: ua}}, {name: b, context: {cluster: cb, user: ub}}]
+        clusters: [{name: ca, cluster: {server: http://a:1}}, {name: cb, cluster: {server: http://b:2}}]
+        users: [{name: ua, user: {token: for-a}}, {name: ub, user: {token: for-b}}]
+        """
+    )
+    for context, server, token in ((None, "http://a:1", "for-a"), ("b", "http://b:2", "for-b")):
+        access = find_access(kubeconfig=path, context=context, environ={})
+        assert (server, token) == (access.server, access.token)
+    with pytest.raises(KubeRefused, match="has no context of the name c"):
+        find_access(kubeconfig=path, context="c", environ={})
 
 
 def test_neither_a_kubeconfig_nor_a_cluster(tmp_path: Path):
