@@ -14,6 +14,7 @@ import asyncio
 import base64
 import copy
 import json
+import re
 import ssl
 import threading
 from collections import deque
@@ -47,6 +48,8 @@ POD_METRICS = "metrics.k8s.io/v1beta1/pods"
 REMEMBERED = 10_000
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+NEW: dict[str, Item] = {PODS: {"phase": "Pending"}, NAMESPACES: {"phase": "Active"}, BUDGETS: {"disruptionsAllowed": 0}}
+"""The status of what is just created."""
 CREATED = "2026-11-21T08:00:00Z"
 
 
@@ -305,7 +308,7 @@ class FakeKube:
             if not asked.resource:
                 return self._discover(request.path.strip("/"))
             if (asked.verb, asked.resource) in self.forbidden:
-                raise Refusal(403, f'{asked.resource} is forbidden: User "tester" cannot {asked.verb} it')
+                raise _forbidden(asked)
             if asked.verb == "watch":
                 return await self._watch(request, asked)
             with self._lock:
@@ -356,6 +359,8 @@ class FakeKube:
             ]
             return web.json_response({"kind": "APIGroupList", "apiVersion": "v1", "groups": described})
         group = path.partition("/")[2]
+        if group.rpartition("/")[0] in groups:
+            raise Refusal(404, "the server could not find the requested resource")
         if group not in groups:
             return web.Response(status=404, text="404 page not found\n")
         resources = [one for resource in groups[group] for one in self._described(resource)]
@@ -423,12 +428,18 @@ class FakeKube:
             name = asked.body["metadata"]["name"]
             key = f"{asked.namespace}/{name}" if asked.namespace else name
             if key in self._objects[resource]:
-                raise Refusal(409, f'{resource} "{name}" already exists', name=name)
-            return self._shown(resource, self._store(resource, key, asked.body), status=201)
+                text = f'{resource.rpartition("/")[2]} "{name}" already exists'
+                raise Refusal(409, text, reason="AlreadyExists", name=name)
+            item = {**asked.body, "status": {**NEW.get(resource, {}), **asked.body.get("status", {})}}
+            return self._shown(resource, self._store(resource, key, item), status=201)
         item = self._there(resource, asked.key)
         if asked.verb == "delete":
-            self._end(asked.key, item) if resource == PODS else self.delete(resource, asked.key)
-            return self._shown(resource, item)
+            options = {**asked.parameters, **(asked.body or {})}
+            if resource == PODS:
+                self._end(asked.key, item, grace=int(options.get("gracePeriodSeconds", 30)))
+            else:
+                self.delete(resource, asked.key)
+            return web.json_response({**SUCCESS, "code": 200})
         if asked.verb == "get":
             return self._shown(resource, item)
         new = asked.body if asked.verb == "update" else self._patched(asked, item, resource=resource)
@@ -444,6 +455,8 @@ class FakeKube:
 
     def _patched(self, asked: Asked, item: Item, *, resource: str) -> Item:
         taken = [JSON_PATCH, MERGE_PATCH, *([] if self._kinds[resource].custom else [STRATEGIC_PATCH])]
+        if not asked.content_type.endswith(("-patch+json", "-patch+yaml")):
+            raise Refusal(415, "415: Unsupported Media Type")
         if asked.content_type not in taken:
             media = "the body of the request was in an unknown format - accepted media types include: "
             raise Refusal(415, media + ", ".join([*taken, "application/apply-patch+yaml"]))
@@ -469,7 +482,7 @@ class FakeKube:
     def _end(self, key: str, pod: Item, *, grace: int = 30) -> None:
         """Delete a pod as the server does: one that runs somewhere stays until its kubelet has ended it."""
         ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-        if not pod["spec"].get("nodeName") or ended:
+        if not pod["spec"].get("nodeName") or ended or not grace:
             return self.delete(PODS, key)
         mark = {"deletionTimestamp": "2026-11-21T08:10:00Z", "deletionGracePeriodSeconds": grace}
         self._store(PODS, key, {**pod, "metadata": {**pod["metadata"], **mark}})
@@ -488,7 +501,8 @@ class FakeKube:
         uid = (options.get("preconditions") or {}).get("uid", pod["metadata"]["uid"])
         if uid != pod["metadata"]["uid"]:
             why = f"the UID in the precondition ({uid}) does not match the UID in record ({pod['metadata']['uid']})"
-            raise Refusal(409, f'Operation cannot be fulfilled on Pod "{name}": {why}.', name=name, kind="Pod")
+            why += ". The object might have been deleted and then recreated"
+            raise Refusal(409, f'Operation cannot be fulfilled on Pod "{name}": {why}', name=name, kind="Pod")
         if pod["status"]["phase"] != "Pending" and "deletionTimestamp" not in pod["metadata"]:
             self._ask_budgets(pod)
         self._end(asked.key, pod, grace=options.get("gracePeriodSeconds", 30))
@@ -587,6 +601,16 @@ def _covers(budget: Item, pod: Item) -> bool:
     wanted, labels = budget["spec"]["selector"]["matchLabels"], pod["metadata"].get("labels", {})
     together = budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
     return together and all(labels.get(key) == value for key, value in wanted.items())
+
+
+def _forbidden(asked: Asked) -> Refusal:
+    match = re.fullmatch(r"(?:(.+)/)?v\d\w*/(.+)", asked.resource)
+    assert match is not None
+    group, what, name = match[1] or "", match[2], asked.key.rpartition("/")[2]
+    full = what.partition("/")[0] + (f".{group}" if group else "") + (f' "{name}"' if name else "")
+    where = f'in the namespace "{asked.namespace}"' if asked.namespace else "at the cluster scope"
+    why = f'User "tester" cannot {asked.verb} resource "{what}" in API group "{group}" {where}'
+    return Refusal(403, f"{full} is forbidden: {why}", name=name)
 
 
 async def _body(request: web.Request) -> Any:

@@ -15,6 +15,7 @@ REASONS = {
     409: "Conflict",
     410: "Expired",
     415: "UnsupportedMediaType",
+    422: "Invalid",
     429: "TooManyRequests",
 }
 JSON_PATCH = "application/json-patch+json"
@@ -40,9 +41,9 @@ class Refusal(Exception):  # it is an answer
         self.body = status_object(code, message, **details)
 
 
-def status_object(code: int, message: str, **details: Any) -> Item:
+def status_object(code: int, message: str, *, reason: str = "", **details: Any) -> Item:
     """Kubernetes' description of a failure."""
-    reason = REASONS.get(code, "InternalError")
+    reason = reason or REASONS.get(code, "InternalError")
     status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason, "code": code}
     return {**status, "message": message, **({"details": details} if details else {})}
 

@@ -3,7 +3,7 @@
 A node as the API server sends it is 2 to 20 kB (most of it the list of its container images), a pod 4 to 10 kB (most of
 it its managed fields and what kubectl last applied). What is not declared here is skipped while decoding and never
 becomes a Python object. What many objects have alike (labels of replicas, their requests, the words of conditions) is
-held once. That leaves 2 kB of a pod; benchmarks/bench_kube.py measures it.
+held once. That leaves 1.5 kB of a pod; benchmarks/bench_kube.py measures it.
 
 Who needs more, or another kind, declares a type with `metadata` and what it needs, and makes a `Resource` of it.
 """

@@ -58,9 +58,9 @@ def test_an_evicted_pod_is_on_its_way_out():
         server.pod("shop/a", node="n")
         server.pod("shop/b", node="n")
         assert [Eviction(Outcome.EVICTED)] == evicted(server, "shop/a")
-        assert [Eviction(Outcome.EVICTED)] == evicted(server, "shop/b", grace_seconds=0)
+        assert [Eviction(Outcome.EVICTED)] == evicted(server, "shop/b", grace_seconds=7)
         a, b = (server.content(PODS, key)["metadata"] for key in ("shop/a", "shop/b"))
-        assert (30, 0) == (a["deletionGracePeriodSeconds"], b["deletionGracePeriodSeconds"])
+        assert (30, 7) == (a["deletionGracePeriodSeconds"], b["deletionGracePeriodSeconds"])
     assert ["policy/v1"] * 2 == versions(server)
 
 

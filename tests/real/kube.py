@@ -1,0 +1,217 @@
+"""A real Kubernetes control plane: etcd, kube-apiserver and kube-scheduler, as `make kube` builds them.
+
+Tests that need it are marked `real_apiserver`. They run under `make kube`, which sets LOAD_WATCHER_REQUIRE_KUBE=1, or
+where KUBE_APISERVER_BIN says that there is one; any other run skips them, built or not, so that it takes no longer on
+one machine than on another.
+"""
+
+import base64
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import trustme
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.real.parts import UNPACKED, Server, free_port
+from tests.waiting import wait_for
+from watcher.kube import Resource
+
+VARIABLES = {"kube-apiserver": "KUBE_APISERVER_BIN", "kube-scheduler": "KUBE_SCHEDULER_BIN", "etcd": "ETCD_BIN"}
+DEFAULT_NAMESPACE = "/api/v1/namespaces/default"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+READY_SECONDS = 90.0  # 5 s on an idle machine; here it shares two cores with whatever else there is
+
+
+def find_kube_program(program: str) -> Path:
+    """The path of a program of VARIABLES; without it the test is skipped, or fails where they are required."""
+    required = os.environ.get("LOAD_WATCHER_REQUIRE_KUBE") == "1"
+    if named := os.environ.get(VARIABLES[program]):
+        return Path(named)
+    if not required:
+        pytest.skip("a real control plane is wanted by make kube only")
+    if (built := UNPACKED / "kube" / "bin" / program).exists():
+        return built
+    pytest.fail(f"{program} is not in {UNPACKED / 'kube/bin'} nor named by {VARIABLES[program]}: run make kube")
+
+
+class Etcd(Server):
+    """A real etcd, whose data need not survive it."""
+
+    name = "etcd"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._program = find_kube_program("etcd")
+        self._peer_port = free_port()
+
+    def command(self) -> Sequence[str | Path]:
+        peer = f"http://127.0.0.1:{self._peer_port}"
+        return [
+            self._program,
+            "--data-dir=data",
+            f"--listen-client-urls={self.url}",
+            f"--advertise-client-urls={self.url}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+        ]
+
+    def is_ready(self) -> bool:
+        return self.session.get(f"{self.url}/health", timeout=5).json()["health"] == "true"
+
+    def call(self, path: str, **body: Any) -> Any:
+        """Ask its JSON gateway."""
+        answer = self.session.post(f"{self.url}/v3/{path}", json=body, timeout=30)
+        assert answer.ok, answer.text
+        return answer.json()
+
+    def remove(self, key: str) -> None:
+        """Remove an object behind the API server's back."""
+        assert self.call("kv/deleterange", key=base64.b64encode(key.encode()).decode())["deleted"] == "1"
+
+    def compact(self) -> None:
+        """Forget all older versions."""
+        revision = self.call("kv/range", key=base64.b64encode(b"x").decode())["header"]["revision"]
+        self.call("kv/compaction", revision=revision, physical=True)
+
+
+class ApiServer(Server):
+    """A real kube-apiserver on its own etcd, over TLS. `token` is of its administrator, "nobody's" is that of somebody
+    without any right; `client_pem` is a client certificate of the group system:masters.
+
+    No controllers and no kubelets run: nothing fills the status of a PodDisruptionBudget, and a pod that is deleted
+    while bound stays until it is deleted with a grace period of 0.
+    """
+
+    name = "kube-apiserver"
+
+    def __init__(self, directory: Path, etcd: Etcd) -> None:
+        super().__init__(directory)
+        self.token, self.nobodys = secrets.token_hex(16), secrets.token_hex(16)
+        self.etcd = etcd
+        self._program = find_kube_program("kube-apiserver")
+        self._write_files()
+        self.session.verify = str(directory / "ca.pem")
+        self.session.headers["Authorization"] = f"Bearer {self.token}"
+
+    def _write_files(self) -> None:
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(str(self.directory / "ca.pem"))
+        server = authority.issue_cert("127.0.0.1", "localhost")
+        server.private_key_pem.write_to_path(str(self.directory / "server.key"))
+        server.cert_chain_pems[0].write_to_path(str(self.directory / "server.pem"))
+        client = authority.issue_cert("admin.test", common_name="admin", organization_name="system:masters")
+        client.private_key_and_cert_chain_pem.write_to_path(str(self.directory / "client.pem"))
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+        (self.directory / "accounts.key").write_bytes(key)
+        tokens = [(self.token, "admin", '1,"system:masters"'), (self.nobodys, "nobody", "2")]
+        (self.directory / "tokens.csv").write_text("".join(f"{','.join(line)}\n" for line in tokens))
+
+    def command(self) -> Sequence[str | Path]:
+        return [
+            self._program,
+            f"--etcd-servers={self.etcd.url}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--secure-port={self.port}",
+            "--tls-cert-file=server.pem",
+            "--tls-private-key-file=server.key",
+            "--client-ca-file=ca.pem",
+            "--token-auth-file=tokens.csv",
+            "--authorization-mode=RBAC",
+            "--service-account-key-file=accounts.key",
+            "--service-account-signing-key-file=accounts.key",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--endpoint-reconciler-type=none",
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,NodeRestriction",
+        ]
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def is_ready(self) -> bool:
+        # The namespace default comes a moment after the rest.
+        return all(self.session.get(f"{self.url}{path}", timeout=10).ok for path in ("/readyz", DEFAULT_NAMESPACE))
+
+    def wait_ready(self, timeout: float = READY_SECONDS) -> "ApiServer":
+        super().wait_ready(timeout)
+        return self
+
+    def ask(self, method: str, path: str, body: Any = None, **options: Any) -> requests.Response:
+        """Ask as its administrator."""
+        return self.session.request(method, f"{self.url}{path}", json=body, timeout=30, **options)
+
+    def make(self, path: str, **content: Any) -> Any:
+        """Create an object in a collection, and return it."""
+        answer = self.ask("POST", path, content)
+        assert answer.status_code == 201, f"{answer.status_code} {answer.text}"
+        return answer.json()
+
+    def define(self, resource: Resource[Any], kind: str) -> str:
+        """Install a CustomResourceDefinition of the cluster's scope that checks nothing; returns its name."""
+        name = resource.full_name
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        version = {"name": resource.version, "served": True, "storage": True, "subresources": {"status": {}}}
+        self.make(
+            DEFINITIONS,
+            metadata={"name": name},
+            spec={
+                "group": resource.group,
+                "scope": "Cluster",
+                "names": {"plural": resource.plural, "kind": kind},
+                "versions": [{**version, "schema": {"openAPIV3Schema": schema}}],
+            },
+        )
+        wait_for(lambda: self.ask("GET", resource.path).ok, what=f"{name} to be served", timeout=READY_SECONDS)
+        return name
+
+    def kubeconfig(self, path: Path, **user: Any) -> Path:
+        """Write a kubeconfig, with the administrator's token where no other user is given."""
+        cluster = {"server": self.url, "certificate-authority": str(self.directory / "ca.pem")}
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "real",
+            "contexts": [{"name": "real", "context": {"cluster": "real", "user": "tester"}}],
+            "clusters": [{"name": "real", "cluster": cluster}],
+            "users": [{"name": "tester", "user": user or {"token": self.token}}],
+        }
+        path.write_text(json.dumps(content))
+        return path
+
+
+class Scheduler(Server):
+    """A real kube-scheduler for an API server."""
+
+    name = "kube-scheduler"
+
+    def __init__(self, directory: Path, api: ApiServer) -> None:
+        super().__init__(directory)
+        self._program = find_kube_program("kube-scheduler")
+        self._config = api.kubeconfig(directory / "kubeconfig")
+
+    def command(self) -> Sequence[str | Path]:
+        return [
+            self._program,
+            f"--kubeconfig={self._config}",
+            "--bind-address=127.0.0.1",
+            f"--port={self.port}",
+            "--secure-port=0",
+            "--leader-elect=false",
+        ]
+
+    def is_ready(self) -> bool:
+        return self.session.get(f"{self.url}/healthz", timeout=10).ok
