@@ -1,8 +1,6 @@
 """TargetLoadPacking: golden cases through the whole plug-in, what holds for every curve, and what is named differently
 where metrics are missing."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,7 @@ from scorers.framework import make
 from scorers.table import Table
 from scorers.target_load_packing import TargetLoadPacking, TargetLoadPackingArgs, packing_scores, predicted_demand
 from tests.scorers.cluster import NOW, info, load, node, pod, rows, table
-
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "target_load_packing.json").read_text())["vectors"]
+from tests.scorers.vectors import cases
 
 
 def resources(container: dict[str, Any]) -> dict[str, Any]:
@@ -41,7 +38,7 @@ def arguments(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("case", [v for v in VECTORS if v["function"] == "score"], ids=lambda case: case["id"])
+@cases("TargetLoadPacking", "score")
 def test_golden(case):
     """What upstream's tests and the worked examples of seed and KEP say; another node has metrics too."""
     given_ = case["inputs"]
@@ -66,9 +63,7 @@ def test_golden(case):
     assert scores.steps["cpu predicted %"][0] == pytest.approx(np.nan if predicted is None else predicted, nan_ok=True)
 
 
-@pytest.mark.parametrize(
-    "case", [v for v in VECTORS if v["function"] == "predict_container_cpu_milli"], ids=lambda case: case["id"]
-)
+@cases("TargetLoadPacking", "predict_container_cpu_milli")
 def test_golden_prediction(case):
     """Limit, else request times the multiplier, else the default."""
     given_ = case["inputs"]

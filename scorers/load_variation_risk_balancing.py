@@ -1,0 +1,135 @@
+"""LoadVariationRiskBalancing: prefer nodes whose load is low and steady (seed 004; reference/trimaran.md, 5).
+
+For CPU and memory, with the mean `mu` of the measured load plus the pod's request, and the deviation `sigma` of the
+load, both as shares of allocatable,
+
+    upstream:  (1 - (mu + min(margin * sigma ** (1 / sensitivity), 1)) / 2) * 100
+    kep:       (1 - min(mu + margin * sigma, 1)) * 100
+
+and the lower of the two counts, rounded half away from zero. Under `kep`, which is the formula of KEP-61 and of seed
+004, a load of mean plus margin times deviation that reaches the capacity scores 0, and pods that were assigned too late
+for the measurement to contain them count with their requests; upstream forgot them.
+
+A resource that is not measured does not count; a node without metrics scores 0. Without metrics of any node the
+requests take the place of the mean and the deviation is 0: the least allocated node, as the default scheduler has it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from scorers.arguments import Arguments
+from scorers.framework import Scores, round_half_away
+from scorers.resources import CPU, MEMORY, requests_of
+from scorers.statistics import LOADS, mu_sigma
+from scorers.table import PodInfo, Table
+from watcher.kube import Pod
+from watcher.model import MetricType, Operator
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+RESOURCES = (CPU, MEMORY)
+
+
+class LoadVariationRiskBalancingArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """`safeVarianceMargin` multiplies the deviation (under `kep`, for a normal load, 1 leaves a risk of 16 percent, 2
+    of 2.5, 3 of 0.15); a `safeVarianceSensitivity` above 1 gives small deviations more weight (`upstream` only)."""
+
+    safe_variance_margin: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
+    safe_variance_sensitivity: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
+    formula: Literal["upstream", "kep"] = "upstream"
+
+
+def risk_scores(mu: F64, sigma: F64, *, margin: float, sensitivity: float) -> F64:
+    """Upstream's formula, not rounded; [n], NaN where `mu` is. Sensitivity 0 makes the deviation vanish, but for 1;
+    a negative one leaves it as it is."""
+    if sensitivity > 0:
+        sigma = sigma ** (1.0 / sensitivity)
+    elif sensitivity == 0:
+        sigma = np.where(sigma == 1.0, 1.0, 0.0)
+    return (1.0 - (mu + np.clip(margin * sigma, 0.0, 1.0)) / 2.0) * 100.0
+
+
+def kep_scores(mu: F64, sigma: F64, *, margin: float) -> F64:
+    """The document's formula, not rounded; [n], NaN where `mu` is."""
+    scores: F64 = (1.0 - np.minimum(mu + margin * sigma, 1.0)) * 100.0
+    return scores
+
+
+class LoadVariationRiskBalancing:
+    """See above."""
+
+    name = "LoadVariationRiskBalancing"
+    arguments = LoadVariationRiskBalancingArgs
+
+    def __init__(self, arguments: LoadVariationRiskBalancingArgs, table: Table, *, profile: str = "default") -> None:
+        self.args = arguments
+        self._recent = {resource: f"requests/{resource}" for resource in RESOURCES}  # alike for all profiles
+        table.recent.register(self._recent[CPU], _cpu_request)
+        table.recent.register(self._recent[MEMORY], _memory_request)
+
+    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
+        """One pass over the nodes for each resource."""
+        blind = bool(np.isnan(table.load.average(MetricType.CPU)[table.known]).all())
+        steps: dict[str, F64] = {}
+        of_resources = [self._of_resource(pod, table, rows, resource, steps, blind=blind) for resource in RESOURCES]
+        lowest = np.fmin(*of_resources)
+        values = round_half_away(np.nan_to_num(lowest, nan=0.0))
+        inputs: dict[str, Any] = {
+            "formula": self.args.formula,
+            "safeVarianceMargin": self.args.safe_variance_margin,
+            "podRequests": {resource: pod.requests.get(resource, 0) for resource in RESOURCES},
+        }
+        if blind:
+            inputs["fallback"] = "allocation"
+        return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values, blind=blind))
+
+    def _of_resource(
+        self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64], *, blind: bool
+    ) -> F64:
+        capacity = table.allocatable.column(resource)[rows].astype(np.float64)
+        requested = np.full(len(rows), float(pod.requests.get(resource, 0)))
+        if blind:
+            average = table.requested.column(resource)[rows].astype(np.float64)
+            deviation = np.zeros(len(rows))
+            average = np.where(capacity > 0, average, np.nan)
+        else:
+            average = np.clip(table.load.average(LOADS[resource])[rows], 0.0, 100.0) / 100.0 * capacity
+            deviation = np.clip(table.load.values(LOADS[resource], Operator.STD)[rows], 0.0, 100.0) / 100.0 * capacity
+            if self.args.formula == "kep":
+                recent = table.recent.unmeasured(self._recent[resource], measured=table.load.sampled())[rows]
+                requested = requested + recent
+                steps[f"{resource} of recent pods"] = recent
+        mu, sigma = mu_sigma(average, deviation, requested, capacity)
+        margin = self.args.safe_variance_margin
+        if self.args.formula == "kep":
+            scores = kep_scores(mu, sigma, margin=margin)
+        else:
+            scores = risk_scores(mu, sigma, margin=margin, sensitivity=self.args.safe_variance_sensitivity)
+        scores = np.where(capacity > 0, scores, scores * 0.0)
+        steps[f"{resource} mean"], steps[f"{resource} deviation"], steps[f"{resource} score"] = mu, sigma, scores
+        return scores
+
+    def _reason(self, i: int, steps: dict[str, F64], values: F64, *, blind: bool) -> str:
+        scores = {each: float(steps[f"{each} score"][i]) for each in RESOURCES}
+        known = {each: score for each, score in scores.items() if not np.isnan(score)}
+        if not known:
+            return "no metrics of this node: 0"
+        worst = min(known, key=lambda each: known[each])
+        mean, deviation = 100 * float(steps[f"{worst} mean"][i]), 100 * float(steps[f"{worst} deviation"][i])
+        what = "requests" if blind else "load"
+        told = f"{worst} decides: {what} with the pod {mean:.1f} %, deviation {deviation:.1f} %: {values[i]:.0f}"
+        return f"no node has metrics; {told}" if blind else told
+
+
+def _cpu_request(pod: Pod) -> float:
+    return requests_of(pod).get(CPU, 0)
+
+
+def _memory_request(pod: Pod) -> float:
+    return requests_of(pod).get(MEMORY, 0)
