@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -332,6 +333,55 @@ def vacuum(**given: Any) -> None:
     _run_on_database(store.vacuum, given)
 
 
+@db.command("copy")
+@click.option("--from", "source", required=True, metavar="URL", help="The database to copy from.")
+@click.option("--from-watcher", metavar="NAME", help="Whose rows, where there are several watchers'.")
+@click.option("--to", "store_url", metavar="URL", help="The database to copy to; else store.url.")
+@click.option("--replace", is_flag=True, help="Remove what this watcher has there already.")
+@_with_options(_CONFIG, _SET)
+def copy_database(source: str, from_watcher: str | None, replace: bool, **given: Any) -> None:
+    """Copy samples and windows from one database to another, all or nothing: to change store.url without loss.
+
+    Whichever of the two is of an older schema is upgraded first, as serve would. Neither may be in use by a service
+    with the same rows. store.password_file is for PostgreSQL at --to, or at --from where --to is a file.
+    """
+    from watcher import store
+
+    settings = _load_or_exit(given, beside={"provider.name": "host"})
+    with _store_errors():
+        target = _database_of(settings)
+        password_file = None if target.waits else settings.store.password_file
+        origin = store.database_at(source, watcher=from_watcher or "", password_file=password_file)
+        if origin.waits and from_watcher is None:
+            origin.watcher = store.only_watcher(origin)
+        with _progress("copying") as progress:
+            said = store.copy(origin, target, upgrade=settings.store.upgrade, replace=replace, progress=progress)
+        click.echo(said)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Gives what is to be told how much is done, of how much: a bar on a terminal, else a line every tenth."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    told = 0
+
+    def line(done: int, total: int) -> None:
+        nonlocal told
+        if (tenth := 10 * done // total) > told:
+            told = tenth
+            click.echo(f"{what}: {done:,} of {total:,} rows", err=True)
+
+    if not console.is_terminal:
+        yield line
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(what)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 def _database_of(settings: Settings) -> Database:
     """The database that the settings name, with this watcher's rows; StoreError where there is no way to it."""
     from watcher.store import database_at
@@ -341,13 +391,20 @@ def _database_of(settings: Settings) -> Database:
 
 
 def _run_on_database(action: Callable[[Database], str], given: Mapping[str, Any]) -> None:
-    """Print what `action` says of the database that the settings name; exit 1 with the cure where it cannot."""
-    from watcher.store import StoreError
-
+    """Print what `action` says of the database that the settings name."""
     # No source is asked here, so none needs to be set: an init container upgrades before anything else is known.
     settings = _load_or_exit(given, beside={"provider.name": "host"})
-    try:
+    with _store_errors():
         click.echo(action(_database_of(settings)))
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    """Print what cannot be done with a database, with the cure, and exit 1."""
+    from watcher.store import StoreError
+
+    try:
+        yield
     except StoreError as error:
         click.echo(f"load-watcher: {error}" + (f"\n  {error.hint}" if error.hint else ""), err=True)
         raise SystemExit(1) from None

@@ -2,11 +2,12 @@
 
 `keeper` is the store that the service uses: one thread that writes, some that read. `tidying` is what it does between
 two saves, `codec` how samples and windows look as bytes, `schema` the tables and what is asked of them, `database`
-whether what is there may be opened at all, `sqlite` and `postgresql` how each of them does that, `commands` what
-load-watcher db does. SQLAlchemy and Alembic are spoken here and in migrations/ alone.
+whether what is there may be opened at all, `sqlite` and `postgresql` how each of them does that, `commands` and
+`copying` what load-watcher db does. SQLAlchemy and Alembic are spoken here and in migrations/ alone.
 """
 
 from watcher.store.commands import current, database_at, look, upgrade, vacuum
+from watcher.store.copying import copy, only_watcher
 from watcher.store.database import Look
 from watcher.store.errors import StoreAway, StoreError, StoreInUse, StoreUnusable
 from watcher.store.keeper import Store, StoredSeries, StoreStatus
@@ -20,9 +21,11 @@ __all__ = [
     "StoreStatus",
     "StoreUnusable",
     "StoredSeries",
+    "copy",
     "current",
     "database_at",
     "look",
+    "only_watcher",
     "upgrade",
     "vacuum",
 ]

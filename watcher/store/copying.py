@@ -1,0 +1,128 @@
+"""Moving a watcher's rows from one database to another, for who changes store.url: all of them, or none.
+
+Both databases are locked meanwhile, so neither may be in use by a service of that name. What was copied is counted on
+both sides inside the transaction that writes it; where the counts differ, nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import sqlalchemy as sa
+
+from watcher.store import schema
+from watcher.store.database import Database
+from watcher.store.errors import StoreError
+from watcher.store.schema import Rows, node_list, sample_block, window_minute
+
+BATCH = 100  # rows: up to some 40 MB of minutes at 50,000 nodes
+OWNER = "load-watcher db copy"
+Progress = Callable[[int, int], None]
+Row = dict[str, Any]
+
+
+def copy(
+    source: Database,
+    target: Database,
+    *,
+    upgrade: bool = True,
+    replace: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> str:
+    """Copy the rows of the source's watcher to the target, where they are the target's watcher's; what was done.
+
+    `upgrade`: whether an older schema on either side is brought up to date first; `replace`: whether what the target
+    has of its watcher goes; `progress` is told rows done and rows in all. Raises StoreError, having changed no row.
+    """
+    with source, target:
+        for database in (source, target):
+            if database is source and database.revision() is None:
+                raise StoreError(f"{database.name} has nothing to copy: it does not exist yet")
+            database.acquire(owner=OWNER)
+            database.prepare(upgrade=upgrade)
+        with target.translated(doing="written"), target.writing() as here:
+            _make_room(here, target, replace=replace)
+            with source.reading() as there:
+                with source.translated(doing="read"):
+                    total, size = _extent(there)
+                if not total:
+                    raise StoreError(f"{source.name} has nothing to copy{_of(source)}")
+                done = 0
+                nodes: dict[int, int] = {}
+                for table, rows in _batches(source, there):
+                    _put(here, table, rows, nodes=nodes)
+                    done += len(rows)
+                    progress(done, total)
+            if _extent(here) != (total, size):
+                raise StoreError(
+                    f"{target.name} has other rows after the copy than {source.name}; nothing was kept",
+                    hint="this should not be: please report it",
+                )
+    return (
+        f"copied {total:,} rows, {size / 1e6:.1f} MB of samples and windows, from {source.name}{_of(source)} "
+        f"to {target.name}{_of(target)}"
+    )
+
+
+def only_watcher(database: Database) -> str:
+    """The one watcher that has rows in a database; StoreError names all where there are several, or none."""
+    with database:
+        if database.revision() is None:
+            raise StoreError(f"{database.name} has nothing to copy: it does not exist yet")
+        with database.translated(doing="read"), database.reading() as mine:
+            names = schema.watchers(mine.connection)
+    if len(names) != 1:
+        found = ", ".join(f'"{name}"' for name in names) or "none"
+        raise StoreError(
+            f"{database.name} has the rows of {len(names)} watchers: {found}", hint="name one with --from-watcher"
+        )
+    return names[0]
+
+
+def _of(database: Database) -> str:
+    return f' (watcher "{database.watcher}")' if database.watcher else ""
+
+
+def _make_room(here: Rows, target: Database, *, replace: bool) -> None:
+    if replace:
+        schema.forget_all(here)
+    elif _extent(here)[0]:
+        raise StoreError(
+            f"{target.name} already has rows{_of(target)}",
+            hint="give --replace to have them removed, or another store.watcher_id",
+        )
+
+
+def _extent(mine: Rows) -> tuple[int, int]:
+    """How many rows there are, and the bytes of their payloads."""
+    tables = schema.metadata.tables.values()
+    counts = (mine.execute(sa.select(sa.func.count()).select_from(table).where(mine.own(table))) for table in tables)
+    return sum(int(count.scalar_one()) for count in counts), schema.stored_bytes(mine)
+
+
+def _batches(source: Database, there: Rows) -> Iterator[tuple[sa.Table, list[Row]]]:
+    """All rows, lists of nodes before what refers to them."""
+    with source.translated(doing="read"):
+        tables = sorted(schema.metadata.tables.values(), key=lambda table: (table is not node_list, table.name))
+        for table in tables:
+            query = sa.select(table).where(there.own(table)).order_by(*table.primary_key).limit(BATCH)
+            start = 0
+            while rows := [dict(row) for row in there.execute(query.offset(start)).mappings()]:
+                yield table, rows
+                start += len(rows)
+
+
+def _put(here: Rows, table: sa.Table, rows: list[Row], *, nodes: dict[int, int]) -> None:
+    """Store rows as the target's; `nodes`: the id there of each list of nodes, by the one it had."""
+    if table is node_list:
+        for row in rows:
+            nodes[row["id"]] = schema.add_nodes(here, row["hash"], row["payload"])
+        return
+    for row in rows:
+        row["watcher"] = here.watcher
+        if table in (sample_block, window_minute):
+            row["nodes"] = nodes[row["nodes"]]
+        if table is sample_block:
+            del row["id"]  # the order in which they are written is what it is for
+    here.execute(sa.insert(table), rows)
