@@ -4,6 +4,7 @@ import asyncio
 import os
 import sqlite3
 import tempfile
+import uuid
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -56,34 +57,48 @@ def random_block(metric: str, slot: int, nodes: tuple[str, ...], seed: int) -> S
     return SampleBlock(metric, slot, nodes, values, np.where(random.random(values.shape) < 0.1, CARRIED, offsets))
 
 
+several_ticks = st.lists(
+    st.tuples(names, st.sets(st.sampled_from((CPU, MEMORY)), min_size=1), seeds), min_size=1, max_size=5
+)
+
+
 @settings(max_examples=12, deadline=None)
-@given(st.lists(st.tuples(names, st.sets(st.sampled_from((CPU, MEMORY)), min_size=1), seeds), min_size=1, max_size=5))
+@given(several_ticks)
 def test_a_start_finds_the_samples_of_the_last_window_bit_for_bit(ticks) -> None:
     """Whatever values, times and node names a run of ticks had, each replacing the block before its own."""
 
-    async def check(path: Path) -> None:
-        saved: dict[tuple[str, int], SampleBlock] = {}
-        async with opened(path) as store:
-            for number, (nodes, metrics, seed) in enumerate(ticks, start=1):
-                slot = START // RESOLUTION + 4 * number
-                blocks = [random_block(metric, s, nodes, seed + s) for metric in metrics for s in (slot - 4, slot)]
-                saved |= {(one.metric, one.first_slot): one for one in blocks}
-                last = tick((slot + 3) * RESOLUTION, blocks=blocks)
-                await save(store, last)
-        found = await restored_at(path)
-        assert found is not None
-        assert cells_of(saved.values()) == cells_of(found.blocks)
-        assert (last.timestamp, last.end, last.source, last.resolution, last.windows) == (
-            found.timestamp,
-            found.end,
-            found.source,
-            found.resolution,
-            found.windows,
-        )
-        assert {metric: ORIGIN for metric, _ in saved} == found.provenance
-
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(check(Path(folder) / "a.db"))
+        asyncio.run(check_samples(Path(folder) / "a.db", ticks))
+
+
+@pytest.mark.real
+@settings(max_examples=4, deadline=None)
+@given(several_ticks)
+def test_a_start_finds_the_samples_on_a_server_too(shared_database, ticks) -> None:
+    """The same, each run of ticks by a watcher of its own."""
+    asyncio.run(check_samples(shared_database, ticks, watcher=f"{uuid.uuid4()}"))
+
+
+async def check_samples(place: Path | str, ticks: Any, **options: str) -> None:
+    saved: dict[tuple[str, int], SampleBlock] = {}
+    async with opened(place, **options) as store:
+        for number, (nodes, metrics, seed) in enumerate(ticks, start=1):
+            slot = START // RESOLUTION + 4 * number
+            blocks = [random_block(metric, s, nodes, seed + s) for metric in metrics for s in (slot - 4, slot)]
+            saved |= {(one.metric, one.first_slot): one for one in blocks}
+            last = tick((slot + 3) * RESOLUTION, blocks=blocks)
+            await save(store, last)
+    found = await restored_at(place, **options)
+    assert found is not None
+    assert cells_of(saved.values()) == cells_of(found.blocks)
+    assert (last.timestamp, last.end, last.source, last.resolution, last.windows) == (
+        found.timestamp,
+        found.end,
+        found.source,
+        found.resolution,
+        found.windows,
+    )
+    assert {metric: ORIGIN for metric, _ in saved} == found.provenance
 
 
 async def kept_after(place: str, *ticks: TickRecord) -> set[tuple[str, int]]:

@@ -25,6 +25,7 @@ from tests.watcher.ticks import (
     block,
     cells_of,
     count,
+    minute,
     opened,
     query,
     restored_at,
@@ -65,11 +66,11 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 # --- several watchers ------------------------------------------------------------------------------------------------
 
 
-def test_watchers_that_share_a_database_do_not_see_each_other(server_database: str) -> None:
+def test_watchers_of_two_clusters_do_not_see_each_other(server_database: str) -> None:
     """Samples, windows and what is forgotten of them: each its own, over closed hours and a restart."""
 
     async def run() -> None:
-        async with opened(server_database, watcher="a") as a, opened(server_database, watcher="b") as b:
+        async with opened(server_database, watcher="one/a") as a, opened(server_database, watcher="two/a") as b:
             for k in (0, 1, 60):
                 await save(a, tick(START + 60 * k))
             other = [tick(START + 60 * k, blocks=[block(7, slot=(START + 60 * k) // 15 - 3)]) for k in (30, 90)]
@@ -81,12 +82,46 @@ def test_watchers_that_share_a_database_do_not_see_each_other(server_database: s
             assert [START + 1800, START + 5400] == of_b[0].time.tolist()
 
     asyncio.run(run())
-    for watcher, end in (("a", START + 3600.25), ("b", START + 5400.25), ("c", None)):
+    for watcher, end in (("one/a", START + 3600.25), ("two/a", START + 5400.25), ("two/c", None)):
         restored = asyncio.run(restored_at(server_database, watcher=watcher))
         assert end == (None if restored is None else restored.end)
-        if watcher == "b":
+        if watcher == "two/a":
             assert restored is not None
             assert {7.0} == {float(value) for one in restored.blocks for value in one.values.flat}
+
+
+def test_replicas_share_their_history_and_not_their_samples(server_database: str) -> None:
+    """What one has not got, closed hours and open ones, another of the cluster has; where both have a minute, one's own
+    counts. A replica that is new knows the past, and loads no samples of another."""
+
+    def minutes(value: float, *ks: int) -> list[TickRecord]:
+        times = [START + 60 * k for k in ks]
+        return [tick(when, records=[minute(value, when=when)]) for when in times]
+
+    async def run() -> dict[str, list[tuple[int, float]]]:
+        found = {}
+        async with opened(server_database, watcher="c/one") as one, opened(server_database, watcher="c/two") as two:
+            await save(one, *minutes(1, 0, 1, 60))
+            await save(two, *minutes(2, 1, 2, 60, 61))
+            await eventually(lambda: count(server_database, "window_hour") == 2, what="both to rewrite their hour")
+            async with opened(server_database, watcher="c/new") as new, opened(server_database, watcher="d/one") as far:
+                assert new.status.last_saved is None
+                stores = {"one": one, "two": two, "new": new, "far": far}
+                for name, store in stores.items():
+                    series = await store.history(host="node-a", **EVERYTHING, operators=[Operator.AVG])
+                    points = [(one.time.tolist(), one.value.tolist()) for one in series]
+                    found[name] = [
+                        ((t - START) // 60, v) for times, values in points for t, v in zip(times, values, strict=True)
+                    ]
+        return found
+
+    expected = {
+        "one": [(0, 1.0), (1, 1.0), (2, 2.0), (60, 1.0), (61, 2.0)],
+        "two": [(0, 1.0), (1, 2.0), (2, 2.0), (60, 2.0), (61, 2.0)],
+        "new": [(0, 1.0), (1, 2.0), (2, 2.0), (60, 2.0), (61, 2.0)],
+        "far": [],
+    }
+    assert expected == asyncio.run(run())
 
 
 def test_a_second_watcher_of_the_same_name_is_refused_by_the_name_of_the_first(server_database: str) -> None:

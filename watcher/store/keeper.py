@@ -23,7 +23,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import TypeVar
 
@@ -408,6 +409,8 @@ class Store:
     ) -> list[StoredSeries]:
         """What is stored of one node with start <= time <= end (unix seconds); `metrics` are Metric.name, None is all.
 
+        What this watcher has not got is what the others of its cluster have, if they share the database: replicas
+        compute the same windows, and the one that was there before a rollout had another name.
         A series without a single value is left out, so an unknown node, window or metric gives an empty list. Raises
         StoreError if the database cannot be read.
         """
@@ -421,12 +424,21 @@ class Store:
         def read() -> list[StoredSeries]:
             try:
                 with self._database.translated(doing="read"), self._database.reading() as mine:
-                    hours = schema.hours_of_node(mine, host=host, window=window, start=start, end=end)
-                    minutes = schema.minutes_of_node(mine, host=host, window=window, start=start, end=end)
+                    stored = [
+                        (
+                            schema.hours_of_node(rows, host=host, window=window, start=start, end=end),
+                            schema.minutes_of_node(rows, host=host, window=window, start=start, end=end),
+                        )
+                        for rows in schema.of_cluster(mine)
+                    ]
             except StoreUnusable:
                 self._database.remember_damage()
                 raise
-            return _series(window, hours=hours, minutes=minutes, start=start, end=end, wanted=wanted)
+            found = (
+                _series(window, hours=hours, minutes=minutes, start=start, end=end, wanted=wanted)
+                for hours, minutes in stored
+            )
+            return reduce(_laid_over, found)
 
         reading = asyncio.wrap_future(readers.submit(read))
         try:
@@ -501,6 +513,24 @@ def _series(
         if wanted(column)
     ]
     return [one for one in series if not np.isnan(one.value).all()]
+
+
+def _laid_over(beneath: list[StoredSeries], above: list[StoredSeries]) -> list[StoredSeries]:
+    """The series of two watchers as one: what is known above counts."""
+    lower = {(series.metric, series.operator): series for series in beneath}
+    merged = [_filled(series, lower.pop((series.metric, series.operator), None)) for series in above]
+    return [*merged, *lower.values()]
+
+
+def _filled(above: StoredSeries, beneath: StoredSeries | None) -> StoredSeries:
+    if beneath is None:
+        return above
+    time = np.union1d(beneath.time, above.time)
+    value = np.full(len(time), np.nan, dtype=np.float32)
+    value[np.searchsorted(time, beneath.time)] = beneath.value
+    known = ~np.isnan(above.value)
+    value[np.searchsorted(time, above.time[known])] = above.value[known]
+    return replace(above, time=time, value=value)
 
 
 def _forget_outcome(opening: asyncio.Future[Restored | None]) -> None:

@@ -451,6 +451,14 @@ def watchers(connection: sa.Connection) -> list[str]:
     return list(connection.execute(sa.select(tick.c.watcher).order_by(tick.c.watcher)).scalars())
 
 
+def of_cluster(mine: Rows) -> list[Rows]:
+    """The rows of all watchers of this one's cluster, by name, its own last. A name is that of the cluster, if it has
+    one, a slash, and the watcher's own, which has none in it."""
+    cluster = mine.watcher.rpartition("/")[0]
+    names = [name for name in watchers(mine.connection) if name.rpartition("/")[0] == cluster and name != mine.watcher]
+    return [*(Rows(mine.connection, name) for name in names), mine]
+
+
 def departed(mine: Rows, *, now: float) -> list[str]:
     """The other watchers that have stored nothing for longer than they wanted to keep anything."""
     query = sa.select(tick.c.watcher).where(~mine.own(tick), tick.c.keep_until < now)
