@@ -27,7 +27,7 @@ CHECKS = (
     Check("port", listening.port, needs=("settings",)),
     Check("service", listening.service, needs=("settings",), after=("port",)),
     Check("database", database.database, needs=("settings",), after=("port",), deadline=30.0),
-    Check("source", source.source, needs=("settings",), deadline=source.TICK_S + 10.0),
+    Check("source", source.source, needs=("settings",), deadline=source.TICK_S + 30.0),
     Check("series", source.series, needs=("source",)),
     Check("freshness", source.freshness, needs=("source",)),
     Check("cadence", source.cadence, needs=("source",)),

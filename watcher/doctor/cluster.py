@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from watcher import directory
 from watcher.doctor.examination import Examination
-from watcher.doctor.results import Result, count, fail, ok, skipped, some, some_of, warn
+from watcher.doctor.results import NAMED_AT_MOST, Result, count, fail, ok, skipped, some, some_of, warn
 from watcher.doctor.source import Visit, addresses_among
-from watcher.kube import NODE_METRICS, NODES, KubeClient, KubeError, Resource, find_access, key_of, missing_rule
+from watcher.doctor.surroundings import IN_CLUSTER
+from watcher.kube import NODE_METRICS, NODES, KubeClient, KubeError, Resource, find_access, missing_rule
+from watcher.names import STRENGTH, NodeIndex
+from watcher.names import told as in_words
 from watcher.providers.metrics_server_pods import PLACED_PODS, POD_METRICS
 from watcher.settings import Settings
 
@@ -21,10 +25,10 @@ LABEL_CURE = (
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster: how to ask it, and the names of its nodes, None where we may not list them."""
+    """The cluster: how to ask it, and its nodes by all that they are known by, None where we may not list them."""
 
     client: Callable[[], KubeClient]
-    nodes: tuple[str, ...] | None
+    index: NodeIndex | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,34 +46,36 @@ class Right:
         return f"{self.verb} {self.resource.full_name}"
 
 
-def at_hand(found: Settings, environ: Mapping[str, str]) -> bool:
-    """Whether there is a Kubernetes API to ask: a kubeconfig is named, or we are in a pod."""
-    return found.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in environ
-
-
-def rights(found: Settings) -> Sequence[Right]:
+def rights(found: Settings, environ: Mapping[str, str]) -> Sequence[Right]:
     """What these settings have us do with the Kubernetes API (docs/kubernetes.md)."""
-    if found.provider.name != "metrics-server":
-        return []
-    always = [
-        Right("list", NODE_METRICS, "the load of the nodes"),
-        Right("list", NODES, "the capacity of the nodes"),
-        Right("watch", NODES, "changes of the nodes; without it they are listed once a minute", vital=False),
-    ]
-    wanted = found.refresh.pods
-    of_pods: list[tuple[Resource[Any], str]] = []
-    if wanted != "off":
-        of_pods = [(POD_METRICS, "list"), (PLACED_PODS, "list"), (PLACED_PODS, "watch")]
-    purpose = "what pods use" + (", if anybody asks (refresh.pods)" if wanted == "auto" else "")
-    return [*always, *(Right(verb, resource, purpose, vital=wanted == "on") for resource, verb in of_pods)]
+    source = found.provider.name == "metrics-server"
+    names, must_name = directory.wanted(found, environ=environ), found.kubernetes.node_names == "on"
+    needed = []
+    if source:
+        needed.append(Right("list", NODE_METRICS, "the load of the nodes"))
+    if source or names:
+        purpose = "the capacity of the nodes" if source else "the names of the nodes"
+        needed.append(Right("list", NODES, purpose, vital=source or must_name))
+        needed.append(
+            Right("watch", NODES, "changes of the nodes; without it they are listed once a minute", vital=False)
+        )
+    if source and found.refresh.pods != "off":
+        must = found.refresh.pods == "on"
+        purpose = "what pods use" if must else "what pods use, if anybody asks (refresh.pods)"
+        needed += [
+            Right("list", POD_METRICS, purpose, vital=must),
+            Right("list", PLACED_PODS, purpose, vital=must),
+            Right("watch", PLACED_PODS, purpose, vital=must),
+        ]
+    return needed
 
 
 async def kubernetes(examination: Examination) -> Sequence[Result]:
     """Whether the Kubernetes API answers, and knows us."""
     found = examination.the(Settings)
-    if not at_hand(found, examination.environ):
+    if found.kubeconfig is None and IN_CLUSTER not in examination.environ:
         why = "no Kubernetes API is at hand: no kubeconfig is named, and this is no pod"
-        return [skipped(why, "to compare names of nodes with the cluster's, set provider.kubeconfig (KUBE_CONFIG)")]
+        return [skipped(why, "to hold names of nodes against the cluster's, set kubernetes.kubeconfig (KUBE_CONFIG)")]
 
     def connect() -> KubeClient:
         return KubeClient(
@@ -81,20 +87,19 @@ async def kubernetes(examination: Examination) -> Sequence[Result]:
 
     client = connect()
     try:
-        may_list = await client.may("list", NODES)
-        names = tuple(sorted(map(key_of, (await client.list(NODES)).items))) if may_list else None
+        index = await directory.read_index(found) if await client.may("list", NODES) else None
     except KubeError as error:
         return [fail(str(error), error.hint or "does kubectl get nodes work with the same credentials?")]
     finally:
         await client.close()
-    examination.leave(Cluster(connect, names))
-    size = "and will not list its nodes" if names is None else f"and has {count(len(names), 'node')}"
+    examination.leave(Cluster(connect, index))
+    size = "and will not list its nodes" if index is None else f"and has {count(len(index.nodes), 'node')}"
     return [ok(f"the Kubernetes API answers, knows us {size}")]
 
 
 async def permissions(examination: Examination) -> Sequence[Result]:
     """Whether we may do all that these settings have us do: a SelfSubjectAccessReview for each verb and resource."""
-    needed = rights(examination.the(Settings))
+    needed = rights(examination.the(Settings), examination.environ)
     if not needed:
         return [skipped("these settings have us do nothing that takes a right")]
     client = examination.the(Cluster).client()
@@ -128,22 +133,51 @@ async def addresses(examination: Examination) -> Sequence[Result]:
 
 
 async def nodes(examination: Examination) -> Sequence[Result]:
-    """Whether every node of the cluster has samples under its own name, and every sample a node."""
-    cluster, visit = examination.the(Cluster), examination.the(Visit)
-    if cluster.nodes is None:
+    """Whether every node of the cluster has samples under its own name, and every name of the source means a node."""
+    index, visit = examination.the(Cluster).index, examination.the(Visit)
+    if index is None:
         return [skipped("we may not list the nodes of the cluster", "kubectl auth can-i list nodes")]
-    ours, theirs = set(visit.nodes), set(cluster.nodes)
-    if not ours:
+    if not visit.names:
         return [skipped("there are no samples, so there are no names")]
-    strange, missing = sorted(ours - theirs), sorted(theirs - ours)
-    results = []
-    if strange and not ours & theirs:
-        told = f"none of the source's nodes is one of the cluster: it says {some(strange)}, the cluster {some(missing)}"
-        return [fail(told, LABEL_CURE)]
-    if strange:
-        told = f"the cluster does not have these nodes of the source: {some_of(strange, visit.nodes)}"
-        results.append(warn(told, LABEL_CURE))
-    if missing:
+    known = sorted(name for name in visit.nodes if name in index.nodes)
+    strange = list(_strange(visit, index))
+    if not known:
+        told = f"the source's {some(visit.names)}, the cluster's {some(tuple(index.nodes))}"
+        return [*strange, fail(f"no name of the source is a node of the cluster: {told}", _cure(visit))]
+    results = [ok(f"{_evidence(visit, index)}: {some_of(known, tuple(index.nodes))}"), *strange]
+    missing = index.without_series(visit.nodes)
+    if missing and examination.the(Settings).provider.name != "host":
         cure = "is the exporter of each running and scraped? A node without load scores 0 in the Go plug-ins"
-        results.append(warn(f"there are no samples of these nodes: {some_of(missing, cluster.nodes)}", cure))
-    return results or [ok(f"all {count(len(theirs), 'node')} of the cluster have samples under their own names")]
+        results.append(warn(f"there are no samples of these nodes: {some_of(missing, tuple(index.nodes))}", cure))
+    return results
+
+
+def _evidence(visit: Visit, index: NodeIndex) -> str:
+    """By what the names of the source are known to be nodes of the cluster."""
+    if not visit.named:
+        return "nodes of the cluster by their names"
+    by = {match.by for match in index.resolve(visit.names).matches.values() if match.node and match.by}
+    strongest_first = sorted(by, key=STRENGTH.__getitem__)
+    return f"nodes of the cluster, known by {', '.join(strongest_first)}"
+
+
+def _strange(visit: Visit, index: NodeIndex) -> Iterator[Result]:
+    """The names of the source that are no node's, each with what would make it one."""
+    matches = index.resolve(visit.names).matches
+    if visit.named:
+        unmapped = [f"{name} {in_words(match, index)}" for name, match in matches.items() if not match.node]
+    else:
+        names = [name for name in visit.nodes if name not in index.nodes]
+        unmapped = [f"{name} {in_words(matches[name], index) if name in matches else 'is no node'}" for name in names]
+    for text in unmapped[:NAMED_AT_MOST]:
+        yield warn(text, _cure(visit))
+    if len(unmapped) > NAMED_AT_MOST:
+        yield warn(f"{len(unmapped) - NAMED_AT_MOST} more names of the source are no node's", _cure(visit))
+
+
+def _cure(visit: Visit) -> str:
+    if visit.named:
+        return f"is it a machine outside of the cluster? Then nothing is wrong. Else: {LABEL_CURE}"
+    if visit.refresher.provider.source == "Host":
+        return "set NODE_NAME to the name of this node, in a pod from fieldRef spec.nodeName (the downward API)"
+    return f"set kubernetes.node_names to auto or on (docs/node-names.md), or {LABEL_CURE}"

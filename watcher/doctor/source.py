@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from watcher import providers
+from watcher import directory, providers
 from watcher.doctor.examination import Examination
 from watcher.doctor.listening import of_kinds
 from watcher.doctor.results import Result, count, fail, ok, skipped, some_of, warn
@@ -34,7 +34,12 @@ RAREST_S = 150.0
 """Two samples in the shortest window of five minutes (contract 5.1, "Coverage")."""
 SKEW_FINDINGS = (FindingKind.CLOCK_SKEW, FindingKind.FUTURE_SAMPLE)
 # What a line of its own tells better.
-TOLD_ELSEWHERE = (*SKEW_FINDINGS, FindingKind.NO_SERIES, FindingKind.SHORT_COVERAGE, FindingKind.STALE)
+TOLD_ELSEWHERE = (
+    *SKEW_FINDINGS,
+    *(FindingKind.NO_SERIES, FindingKind.SHORT_COVERAGE, FindingKind.STALE, FindingKind.NODE_NAMES),
+)
+OF_NAMES = (FindingKind.UNKNOWN_NODE, FindingKind.AMBIGUOUS_NODE, FindingKind.MISSING)
+"""Told by the check of the nodes where the source is held against the cluster."""
 
 
 # --- one tick --------------------------------------------------------------------------------------------------------
@@ -79,8 +84,8 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What a tick left. `fetch` is the answer for the present, `earlier` are those for the past; `at` is when it was
-    over, in unix seconds. `snapshot` is None where there was no sample at all."""
+    """What a tick left. `fetch` is the answer for the present, `earlier` are those for the past, both with the names of
+    the source; `at` is when it was over, in unix seconds. `snapshot` is None where there was no sample at all."""
 
     fetch: Fetch
     earlier: Sequence[Fetch]
@@ -90,8 +95,18 @@ class Visit:
 
     @property
     def nodes(self) -> Sequence[str]:
-        """The nodes that have samples, by name."""
+        """The nodes that have samples, by the names that would be served."""
         return () if self.snapshot is None else self.snapshot.nodes
+
+    @property
+    def named(self) -> bool:
+        """Whether names of the source become those of the cluster."""
+        return self.refresher.directory is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes by the names of the source."""
+        return tuple(sorted({name for batch in self.fetch.batches for name in batch.nodes}))
 
 
 async def source(examination: Examination) -> Sequence[Result]:
@@ -101,15 +116,22 @@ async def source(examination: Examination) -> Sequence[Result]:
         watched = Watched(providers.build(found))
     except ProviderError as error:
         return [fail(str(error), error.hint)]
-    refresher = Refresher(provider=watched, config=replace(refresh_config(found), pods="off"))  # asked for apart
+    cluster = directory.from_settings(found)
+    config = replace(refresh_config(found), pods="off")  # those are asked for apart
+    refresher = Refresher(provider=watched, config=config, directory=cluster)
     began = time.monotonic()
     await watched.start()
     try:
+        if cluster is not None:
+            await cluster.start()
+            await cluster.settle(found.provider.timeout)  # a tick of serve would wait less long, and try again
         with suppress(TimeoutError):
             async with asyncio.timeout(TICK_S):
                 await refresher.tick()
     finally:
         await watched.close()
+        if cluster is not None:
+            await cluster.close()
         await refresher.close()
     if not watched.fetches:
         return [_unanswered(watched.error, refresher)]
@@ -304,7 +326,9 @@ async def samples(examination: Examination) -> Sequence[Result]:
     entries = [
         each
         for each in visit.refresher.findings.entries()
-        if each.kind not in TOLD_ELSEWHERE and not (each.kind == FindingKind.QUERY_FAILED and each.metric in failed)
+        if each.kind not in TOLD_ELSEWHERE
+        and not (each.kind == FindingKind.QUERY_FAILED and each.metric in failed)
+        and not (visit.named and each.kind in OF_NAMES and not each.metric)
     ]
     return list(of_kinds(entries)) or [ok("the review of samples found nothing odd")]
 

@@ -528,7 +528,7 @@ def test_metrics_server_is_well():
     said.one("source", "ok", "KubernetesMetricsServer")
     said.one("kubernetes", "ok", "2 nodes")
     said.one("permissions", "ok", "list nodes.metrics.k8s.io, list nodes, watch nodes, list pods.metrics.k8s.io")
-    said.one("nodes", "ok", "all 2 nodes")
+    said.one("nodes", "ok", "by their names: node-1, node-2 (2 of 2 nodes)")
 
 
 def test_metrics_server_may_not_be_read():
@@ -611,23 +611,51 @@ def test_there_is_no_access_to_a_cluster():
     said.one("kubernetes", "skipped")
 
 
-def test_nodes_of_the_source_that_the_cluster_does_not_have():
-    """By name, in either direction; and where none is known, why."""
+def test_names_of_the_source_are_held_against_the_cluster():
+    """Addresses and host names that mean a node are told with the evidence; what means none is named, with the nearest
+    node; and so are the nodes that have no samples."""
     with FakeKube() as server:
-        server.node("a")
-        server.node("c")
-        said = ask_with_cluster(server)
-        server.delete(NODES, "a")
-        strangers = ask_with_cluster(server)
-    said.one("nodes", "warn", "does not have these nodes of the source: b (1 of 2 nodes)")
-    said.one("nodes", "warn", "no samples of these nodes: c (1 of 2 nodes)")
-    line = strangers.one("nodes", "fail", "it says a, b, the cluster c")
+        address = [{"type": "InternalIP", "address": "10.0.0.7"}]
+        server.put(NODES, "node-1", status={"addresses": address})
+        server.node("node-2")
+        said = ask_with_cluster(server, "10.0.0.7:9100 nodd-2")
+    assert 0 == said.exit_code, str(said)
+    said.one("nodes", "ok", "known by InternalIP: node-1 (1 of 2 nodes)")
+    said.one("nodes", "warn", "nodd-2 is no name, address or label of a node; nearest: node-2", "provider.node_label")
+    said.one("nodes", "warn", "no samples of these nodes: node-2 (1 of 2 nodes)")
+    said.one("addresses", "ok", "nodd-2, node-1")
+    said.one("permissions", "ok", "list nodes, watch nodes")
+
+
+def test_no_name_of_the_source_is_a_node():
+    """Both sides are shown; with the mapping off, what it would bring."""
+    with FakeKube() as server:
+        server.put(NODES, "node-1", status={"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}]})
+        strangers = ask_with_cluster(server, "apple pear")
+        off = ask_with_cluster(server, "10.0.0.7 10.0.0.8", "--set", "kubernetes.node_names=off")
+    line = strangers.one("nodes", "fail", "the source's apple, pear, the cluster's node-1")
     assert "provider.node_label" in line.cure
+    assert "kubernetes.node_names" in off.one("nodes", "fail", "the source's 10.0.0.7, 10.0.0.8").cure
+    off.one("nodes", "warn", "10.0.0.7 is node node-1 (by its InternalIP)")
+    off.one("permissions", "skipped")
 
 
-def ask_with_cluster(server: FakeKube) -> Told:
+def test_this_host_under_another_name_than_its_node():
+    """In a pod with a NODE_NAME that the cluster does not have."""
+    with FakeKube() as server:
+        server.node("node-1")
+        server.node("node-2")
+        environ = {"KUBE_CONFIG": str(server.kubeconfig(Path("kubeconfig")))}
+        wrong = doctor("--provider", "host", env=environ | {"NODE_NAME": "node-9"})
+        right = doctor("--provider", "host", env=environ | {"NODE_NAME": "node-1"})
+    assert "spec.nodeName" in wrong.one("nodes", "fail", "the source's node-9").cure
+    assert ("ok",) == tuple(line.status for line in right.of("nodes"))
+
+
+def ask_with_cluster(server: FakeKube, nodes: str, *arguments: str) -> Told:
+    """Ask a Prometheus that has these nodes."""
     file = server.kubeconfig(Path("kubeconfig"))
-    return ask(healthy, "--set", f"provider.kubeconfig={file}")
+    return ask(lambda asked: healthy(asked, nodes=nodes), "--set", f"kubernetes.kubeconfig={file}", *arguments)
 
 
 def test_the_web_page_of_a_proxy_is_no_cluster():
