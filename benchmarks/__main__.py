@@ -27,6 +27,7 @@ HERE = Path(__file__).parent
 DOCUMENT = HERE.parent / "docs" / "performance.md"
 QUICK = {
     "kube": "--pods 100",
+    "engines": "--nodes 20",
     "pods": "--pods 50 100 --rounds 1",
     "provider": "--nodes 20",
     "serving": "--nodes 50 --seconds 1 --rounds 1",

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.cluster import BEHIND_S, history_until, write_exporters, write_rules
 from benchmarks.report import Table, amount, at_least
-from tests.real.parts import Prometheus
+from tests.real.parts import Prometheus, PromqlServer
 from watcher.model import METRIC_BY_KEY
 from watcher.providers.base import Fetch
 from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider
@@ -39,26 +39,28 @@ RAW_S, RULES_S = 1320.0, 960.0  # of history: a window, before it the five minut
 
 @dataclass
 class Cost:
-    """Of one tick: CPU seconds of the Prometheus, and questions asked."""
+    """Of one tick: CPU seconds of the server, questions asked, and for how many seconds it went on."""
 
     cpu: float
     questions: int
+    seconds: float = 0.0
 
 
-async def our_ticks(prometheus: Prometheus, *, now: float) -> tuple[Cost, Mapping[str, str]]:
+async def our_ticks(prometheus: PromqlServer, *, now: float) -> tuple[Cost, Mapping[str, str]]:
     """The mean cost of steady ticks that end at `now`, and which expressions they ask for."""
     provider = PrometheusProvider(PrometheusConfig(address=prometheus.url, metrics=DEFAULT_METRICS))
     await provider.start()
     try:
         at = now - INTERVAL_S * FETCHES
         first = await _fetch(provider, at)
-        before = prometheus.cpu_seconds()
+        before, began = prometheus.cpu_seconds(), time.monotonic()
         for number in range(1, FETCHES + 1):
             await _fetch(provider, at + INTERVAL_S * number)
+        seconds = (time.monotonic() - began) / FETCHES
         cpu = (prometheus.cpu_seconds() - before) / FETCHES
     finally:
         await provider.close()
-    return Cost(cpu, len(first.plans)), {name: plan.expression for name, plan in first.plans.items()}
+    return Cost(cpu, len(first.plans), seconds), {name: plan.expression for name, plan in first.plans.items()}
 
 
 async def _fetch(provider: PrometheusProvider, until: float) -> Fetch:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.source import METRICS, names
 from tests.real.fleet import Fleet, make_fleet, node_exporter_series, recording_rule_series
-from tests.real.parts import Prometheus
+from tests.real.parts import Prometheus, PromqlServer
 from tests.service import Service
 from tests.waiting import wait_for
 
@@ -18,12 +18,12 @@ HISTORY_S = 960.0  # sixteen minutes: the longest window, and what a rate reache
 BEHIND_S = 7.0  # the newest sample's age at the start, so that no sample stands on the edge of a range
 
 
-def write_rules(prometheus: Prometheus, fleet: Fleet) -> None:
+def write_rules(prometheus: PromqlServer, fleet: Fleet) -> None:
     """Give the fleet to a Prometheus as the recording rules would have stored it."""
     prometheus.write(recording_rule_series(fleet))
 
 
-def write_exporters(prometheus: Prometheus, fleet: Fleet, *, cpus: int = 4) -> None:
+def write_exporters(prometheus: PromqlServer, fleet: Fleet, *, cpus: int = 4) -> None:
     """Give the fleet to a Prometheus as node exporters would have been scraped."""
     prometheus.write(node_exporter_series(fleet, cpus=cpus))
 
