@@ -231,8 +231,10 @@ def test_a_time_series_that_nobody_knows_is_left_out_and_not_looked_for_again():
     """With a finding; a dimension that is no text is none."""
     with FakeSignalFx() as server:
         server.put("cpu.utilization", {"host": "a"}, [NOW - 60], 1.0)
-        extra = points({"E000A": [[1000 * (NOW - 60), 1.0]], "GHOST": [[1000 * (NOW - 60), 9.0]]})
-        server.fault = lambda asked: extra if asked.path == POINTS else None
+        server.put("cpu.utilization", {"host": "b"}, [NOW - 60], 1.0)
+        extra = points({number: [[1000 * (NOW - 60), 1.0]] for number in ("E000A", "E001A", "GHOST")})
+        known = names([("E000A", {"host": "a"}), ("E001A", {"host": 7})], count=2)
+        server.fault = lambda asked: extra if asked.path == POINTS else known
 
         async def twice(made: CloudProvider) -> Fetch:
             await made.fetch(NOW - 180, NOW)
@@ -242,7 +244,7 @@ def test_a_time_series_that_nobody_knows_is_left_out_and_not_looked_for_again():
         got = run(server, twice)
     assert {"a"} == samples(got).keys()
     assert [POINTS, NAMES, POINTS] == paths(server)
-    assert ["1 of 2 series do not say their host"] == [finding.reason for finding in got.findings]
+    assert ["2 of 3 series do not say their host"] == [finding.reason for finding in got.findings]
 
 
 def test_time_series_of_which_none_says_its_host_are_an_error():

@@ -1,0 +1,54 @@
+"""The service over Datadog and SignalFx, set up by the Go load-watcher's environment alone."""
+
+import time
+
+import pytest
+
+from tests.conftest import RunService
+from tests.fakes.datadog import API_KEY, APP_KEY, FakeDatadog
+from tests.fakes.signalfx import TOKEN, FakeSignalFx
+from tests.waiting import wait_for
+
+CPU = "instance:node_cpu:ratio"
+
+
+def environment(name: str, server: FakeDatadog | FakeSignalFx, token: str) -> dict[str, str]:
+    return {
+        "METRICS_PROVIDER_NAME": name,
+        "METRICS_PROVIDER_ADDRESS": server.url,
+        "METRICS_PROVIDER_TOKEN": token,
+        "METRICS_PROVIDER_APP_KEY": APP_KEY,
+        f"{name.upper()}_HOST_NAME_SUFFIX": ".example.com",
+        f"{name.upper()}_CLUSTER_NAME": "blue",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Datadog", "SignalFx"])
+def test_whole_windows_of_true_samples(name: str, run_service: RunService):
+    """From the first minute on, since both remember; hosts of other clusters and domains are not there."""
+    server: FakeDatadog | FakeSignalFx = FakeDatadog() if name == "Datadog" else FakeSignalFx()
+    began = 60 * (time.time() // 60) - 1200
+    for host, cluster in (("node-1.example.com", "blue"), ("node-2.example.com", "green"), ("node-3.org", "blue")):
+        tags = {"host": host, "cluster_name": cluster, "cluster": cluster}
+        for minute in range(30):  # ten of them yet to come
+            times = [began + 60 * minute + 15 * quarter for quarter in range(4)]
+            server.put("cpu.utilization", tags, times, 40.0 + 4.0 * (minute % 2))
+    with server:
+        service = run_service(env=environment(name, server, API_KEY if name == "Datadog" else TOKEN))
+
+        def whole() -> object:
+            answer = service.get("/watcher")
+            if answer.status != 200:
+                return None
+            document = answer.json()
+            metrics = document["data"]["NodeMetricsMap"]["node-1"]["metrics"]
+            rollups = {metric["rollup"] for metric in metrics if metric["name"] == CPU}
+            return document if rollups == {"15m"} else None
+
+        document = wait_for(whole, what="a window of 15 minutes")
+    assert isinstance(document, dict)
+    assert name == document["source"]
+    assert ["node-1"] == list(document["data"]["NodeMetricsMap"])
+    values = {each["operator"]: each["value"] for each in document["data"]["NodeMetricsMap"]["node-1"]["metrics"]}
+    assert {"AVG": pytest.approx(42.0, abs=0.5), "STD": pytest.approx(2.0, abs=0.2)} == values
