@@ -44,7 +44,7 @@ class Peers:
 
     async def ask(self, read: Read, *, timeout: float) -> list[Restored]:
         """What the replicas gave within `timeout` seconds and `read` took, in no order. Never raises for what a replica
-        does."""
+        does, or for a fault of ours."""
         taken: list[Restored] = []
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._tls),
@@ -58,6 +58,8 @@ class Peers:
                     asking.create_task(self._ask_name(url, asking, session, read, taken))
         except TimeoutError:
             log.warning("not all other replicas answered within %g s; going on with what there is", timeout)
+        except ExceptionGroup:  # a fault of ours or of a library: no reason not to start
+            log.exception("asking the other replicas failed in a way that was not foreseen")
         return taken
 
     async def _ask_name(

@@ -62,7 +62,7 @@ def run(settings: Settings, *, reload: Callable[[], Settings]) -> int:
     except (StoreError, ProviderError) as error:
         print(f"load-watcher: {error}\n{error.hint}".rstrip(), file=sys.stderr)
     except ssl.SSLError as error:
-        print(f"load-watcher: the TLS files in [server] do not work: {error.reason or error}", file=sys.stderr)
+        print(f"load-watcher: the TLS files in [server] or [peers] do not work: {error.reason or error}", file=sys.stderr)
     except OSError as error:
         where = f"{settings.server.host}:{settings.server.port}"
         print(f"load-watcher: cannot listen on {where}: {error.strerror or error}", file=sys.stderr)
@@ -385,9 +385,13 @@ class Watcher:
 
     async def _tick_of(self, refresher: Refresher) -> None:
         """A tick; before the first one, what other replicas know."""
-        if self._peers is not None:
-            await self._take_over(refresher, self._peers)
-            self._peers = None  # only now: if a reload cancels this, the new refresher asks
+        peers, self._peers = self._peers, None
+        if peers is not None:
+            try:
+                await self._take_over(refresher, peers)
+            except asyncio.CancelledError:
+                self._peers = peers  # a reload: the new refresher asks
+                raise
         await refresher.tick()
 
     async def _take_over(self, refresher: Refresher, peers: Peers) -> None:

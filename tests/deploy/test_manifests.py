@@ -267,6 +267,26 @@ def test_a_release_of_any_name_fits_together() -> None:
     assert {"kind": "ServiceAccount", "name": "other", "namespace": "monitoring"} == subject
 
 
+def test_with_a_certificate_everything_that_asks_asks_by_https() -> None:
+    """Probes and replicas, or no pod would ever be ready."""
+    files = {"tls_cert": "/run/secrets/load-watcher/tls.crt", "tls_key": "/run/secrets/load-watcher/tls.key"}
+    rendered = charted({**SECRET, **MONITORED, "config": {"server": files}})
+    assert [] == problems(rendered)
+    (container,) = pod_template(rendered)["spec"]["containers"]
+    probes = [container[each]["httpGet"] for each in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert ["HTTPS"] * 3 == [probe["scheme"] for probe in probes]
+    assert 'urls = ["https://load-watcher-headless:2020"]' in settings_in(rendered)
+    (endpoint,) = only(rendered, "ServiceMonitor")["spec"]["endpoints"]
+    assert "https" == endpoint["scheme"]
+
+
+def test_without_any_right_there_is_no_token_in_the_pods() -> None:
+    """A source outside of Kubernetes, and names of nodes as it gives them."""
+    rendered = charted({"config": {"provider": PROMETHEUS}, "rbac": {"nodes": False}})
+    assert not {"ClusterRole", "ClusterRoleBinding"} & {each["kind"] for each in rendered}
+    assert pod_template(rendered)["spec"]["automountServiceAccountToken"] is False
+
+
 # --- the settings ----------------------------------------------------------------------------------------------------
 
 

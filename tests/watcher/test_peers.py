@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import trustme
 from aiohttp import ClientSession, web
 
 from tests.fakes.kube import FakeKube
@@ -24,6 +26,7 @@ from watcher import handover
 from watcher.api.runner import Runner
 from watcher.handover import Origin
 from watcher.model import METRIC_BY_KEY, Provenance, Restored, SampleBlock, TickRecord, Window
+from watcher.peers import Peers
 from watcher.providers.base import provenance
 from watcher.providers.metrics_server import MetricsServerProvider, plan_of
 from watcher.server import Watcher, asked_of
@@ -81,14 +84,16 @@ async def serving(settings: Settings, listener: socket.socket) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def answering(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+async def answering(
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]], *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[str]:
     """Something else that listens where a replica should, and its address."""
     listener, url = listening()
     app = web.Application()
     app.router.add_get("/api/v1/samples", answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    await web.SockSite(runner, listener).start()
+    await web.SockSite(runner, listener, ssl_context=tls).start()
     try:
         yield url
     finally:
@@ -351,6 +356,48 @@ def test_a_replica_that_finds_itself_takes_nothing(
     with caplog.at_level(logging.INFO, logger="watcher.peers"):
         asyncio.run(story())
     assert "they are our own" in caplog.text
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_certificate_is_verified_for_the_name_that_was_looked_up(
+    kube: FakeKube, tmp_path: Path, caplog: pytest.LogCaptureFixture, trusted: bool
+) -> None:
+    """Not for the address that is behind it; and one that nobody vouches for is refused."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+
+    async def story() -> None:
+        give = giving(lambda: samples(until=time.time()), settings_for(tmp_path / "new", kube))
+        async with answering(give, tls=context) as peer:
+            named = peer.replace("http://127.0.0.1", "https://localhost")
+            ca = {"peers.ca_file": str(tmp_path / "ca.crt")} if trusted else {}
+            listener, _ = listening()
+            async with serving(settings_for(tmp_path / "new", kube, peers=[named], **ca), listener) as watcher:
+                await ticked(watcher)
+                assert (ALL if trusted else set()) == windows_of(watcher)
+
+    with caplog.at_level(logging.INFO, logger="watcher.peers"):
+        asyncio.run(story())
+    assert ("certificate" in caplog.text) != trusted
+
+
+def test_a_fault_of_ours_keeps_no_replica_from_starting(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, with its traceback, and there is nothing to take over."""
+
+    async def nonsense(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"anything")
+
+    def read(body: bytes) -> Restored:
+        raise RuntimeError("nobody thought of this")
+
+    async def story() -> list[Restored]:
+        async with answering(nonsense) as peer:
+            return await Peers([peer], token=None, tls=ssl.create_default_context()).ask(read, timeout=40.0)
+
+    assert [] == asyncio.run(story())
+    assert "nobody thought of this" in caplog.text
 
 
 def test_a_name_stands_for_all_its_addresses_and_the_token_goes_with_the_question(

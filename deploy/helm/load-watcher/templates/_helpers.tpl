@@ -23,12 +23,26 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (ternary (include "load-watcher.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
 {{- end -}}
 
+{{/* Whether the source is metrics-server, by either of its names; "" if not. */}}
+{{- define "load-watcher.metricsServer" -}}
+{{- if has (lower .Values.config.provider.name) (list "metrics-server" "kubernetesmetricsserver") }}true{{ end -}}
+{{- end -}}
+
+{{/* Whether pods use the Kubernetes API; "" if not. */}}
+{{- define "load-watcher.asksKubernetes" -}}
+{{- if or .Values.rbac.nodes (include "load-watcher.metricsServer" .) }}true{{ end -}}
+{{- end -}}
+
+{{- define "load-watcher.scheme" -}}
+{{- if (default dict .Values.config.server).tls_cert }}https{{ else }}http{{ end -}}
+{{- end -}}
+
 {{/* The settings with what only the release knows. */}}
 {{- define "load-watcher.config" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $peers := default dict $config.peers -}}
 {{- if not $peers.urls -}}
-{{- $_ := set $peers "urls" (list (printf "http://%s-headless:2020" (include "load-watcher.fullname" .))) -}}
+{{- $_ := set $peers "urls" (list (printf "%s://%s-headless:2020" (include "load-watcher.scheme" .) (include "load-watcher.fullname" .))) -}}
 {{- end -}}
 {{- $_ := set $config "peers" $peers -}}
 {{- include "load-watcher.toml" (dict "table" $config "path" "") -}}
