@@ -62,7 +62,8 @@ def run(settings: Settings, *, reload: Callable[[], Settings]) -> int:
     except (StoreError, ProviderError) as error:
         print(f"load-watcher: {error}\n{error.hint}".rstrip(), file=sys.stderr)
     except ssl.SSLError as error:
-        print(f"load-watcher: the TLS files in [server] or [peers] do not work: {error.reason or error}", file=sys.stderr)
+        where = "[server] or [peers]"
+        print(f"load-watcher: the TLS files in {where} do not work: {error.reason or error}", file=sys.stderr)
     except OSError as error:
         where = f"{settings.server.host}:{settings.server.port}"
         print(f"load-watcher: cannot listen on {where}: {error.strerror or error}", file=sys.stderr)
