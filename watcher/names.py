@@ -121,8 +121,8 @@ def spelling(name: str) -> str:
     """The one way to write a name: without port, brackets and final dot, in small letters; addresses in their shortest
     form, an IPv4 address in the guise of IPv6 as what it is."""
     host = without_port(name).removesuffix(".").lower()
-    if ":" not in host and not _NUMBERS.fullmatch(host):
-        return host  # which is cheaper than to try
+    if ":" not in host:
+        return host  # an IPv4 address too has one form only
     try:
         address = ip_address(host)
     except ValueError:

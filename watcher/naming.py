@@ -104,7 +104,7 @@ def _changes(
         if match.node and owner != match.node:
             known.since[name] = now
             renamed[name] = None
-            if owner not in index.nodes and owner not in taken:
+            if was == owner and owner not in index.nodes:
                 renamed[owner] = None
             moved.append(_moved(match, owner, index, now=now))
         elif was != is_now and was not in taken:

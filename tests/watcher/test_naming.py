@@ -121,6 +121,16 @@ def test_between_two_nodes_an_address_may_be_nobodys():
         assert {"new": [4]} == story.kept
 
 
+def test_a_node_that_had_two_addresses_in_turn_keeps_one_past():
+    """It goes by the address that it had last; the first one, another node's now, does not take its samples away."""
+    for sources in ((A, B), (B, A)):
+        story = Story()
+        story.tick(*sources, nodes=[at(A, "a")])
+        story.tick(*sources, nodes=[at(B, "a")])
+        story.tick(*sources, nodes=[at(A, "new")])
+        assert {B: [1, 2, 3]} == story.kept
+
+
 def test_a_node_has_no_load_from_before_it_was_created():
     """After a restart nobody remembers whose the address was; the cluster does. Its name is nobody else's."""
     story = Story()
