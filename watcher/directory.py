@@ -80,12 +80,10 @@ class ClusterNodes:
         error = self._informer.error
         if error is None:
             return ""
-        state = (
-            "the nodes are those of the last list"
-            if self._informer.synced.is_set()
-            else "names stay as the source gives them"
-        )
-        return f"{error} ({state}). {error.hint}".strip()
+        if self._informer.synced.is_set():
+            return f"{error} (the nodes are those of the last list). {error.hint}".strip()
+        told = f"{error} (names stay as the source gives them). {error.hint}".strip()
+        return f'{told} If they are those of the cluster already, set kubernetes.node_names = "off".'
 
     def _note(self, name: str, _old: Node | None, new: Node | None) -> None:
         """Of the many changes of a node few are of its names."""
