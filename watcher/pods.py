@@ -101,7 +101,7 @@ def review(usage: PodUsage, *, now: float, max_ahead_s: float) -> tuple[PodUsage
 
     unnamed = np.array([not (pod[0] and pod[1]) for pod in usage.pods], dtype=bool)
     homeless = np.array([not node for node in usage.nodes], dtype=bool) & ~unnamed
-    timeless = ~np.isfinite(usage.time)
+    timeless = ~(np.isfinite(usage.time) & (usage.time >= 0))
     early = usage.time > now + max_ahead_s
     found(FindingKind.UNKNOWN_NODE, unnamed, "a name or namespace is missing")
     found(FindingKind.UNKNOWN_NODE, homeless, "their node cannot be told")

@@ -144,6 +144,19 @@ def test_a_container_that_two_jobs_tell_of_counts_once(cluster: Cluster):
     expect(rows(fetch(cluster.server, now=cluster.now, **mine))["default/web-0"], WEB, cluster.times[-1])
 
 
+def test_cpus_that_are_told_apart_are_added_up(cluster: Cluster):
+    """As a cAdvisor outside of a kubelet does."""
+    series = []
+    for one in cadvisor_series(WEB, times=cluster.times, labels=labels(by_node_label)):
+        if "cpu" in one.labels:
+            halves = np.asarray(one.values) / 2.0
+            series += [Series({**one.labels, "cpu": cpu}, one.times, halves) for cpu in ("cpu00", "cpu01")]
+        else:
+            series.append(one)
+    found = rows(fetch(cluster.server, now=cluster.now, **cluster.write(series)))
+    expect(found["default/web-0"], WEB, cluster.times[-1])
+
+
 def test_nodes_behind_addresses_have_the_names_of_their_exporters(cluster: Cluster):
     """cAdvisor's port is another one than the node exporter's."""
     series = [

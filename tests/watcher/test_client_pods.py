@@ -88,6 +88,21 @@ def test_what_is_unchanged_is_not_sent_again() -> None:
         run(story)
 
 
+def test_a_client_in_process_makes_its_copy_once() -> None:
+    """Of fifty thousand pods that is a tenth of a second."""
+    service = FakeService(pods=publish_pods(small_pods()))
+
+    async def story() -> None:
+        client = in_process(service)
+        first = await client.refresh_pods()
+        assert first is await client.refresh_pods()
+        service.pods = publish_pods(small_pods(), tag="p2")
+        assert first is not await client.refresh_pods()
+        await client.close()
+
+    run(story)
+
+
 def test_a_client_that_keeps_pods_renews_them_beside_the_nodes() -> None:
     """From the first that the watcher has."""
     service = FakeService()

@@ -98,6 +98,8 @@ def test_good_readings_pass_as_they_are():
     ("reading", "kind"),
     [
         (("a/bad", "n1", NAN, 1.0, 1.0), FindingKind.NON_FINITE),
+        (("a/bad", "n1", -1e300, 1.0, 1.0), FindingKind.NON_FINITE),
+        (("a/bad", "n1", float("inf"), 1.0, 1.0), FindingKind.NON_FINITE),
         (("a/bad", "n1", T0 + 31, 1.0, 1.0), FindingKind.FUTURE_SAMPLE),
         (("a/bad", "", T0, 1.0, 1.0), FindingKind.UNKNOWN_NODE),
         (("a/", "n1", T0, 1.0, 1.0), FindingKind.UNKNOWN_NODE),
@@ -363,6 +365,12 @@ def test_a_window_counts_with_half_of_its_minutes(minutes, cadence, five, fiftee
         cores, memory = averages(table, window, cadence_s=cadence)
         np.testing.assert_array_equal([expected], cores)
         np.testing.assert_array_equal([NAN if np.isnan(expected) else 8.0], memory)
+
+
+def test_one_reading_is_no_average():
+    """Though it is half of two minutes."""
+    cores, _ = averages(after((10, [("a/x", "n1", 5, 1.0, 1.0)])), Window("2m", 120), cadence_s=60.0)
+    assert np.isnan(cores).all()
 
 
 def test_a_pod_of_one_number_has_one_average():

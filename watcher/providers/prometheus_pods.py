@@ -73,7 +73,8 @@ class PodPlan:
 
     @property
     def cores(self) -> str:
-        return self._summed(f"rate({selector(CORES, self.matchers)}[{self.span_s}s])")
+        # A cAdvisor outside of a kubelet may tell of each CPU by itself.
+        return self._summed(f"sum without (cpu) (rate({selector(CORES, self.matchers)}[{self.span_s}s]))")
 
     @property
     def memory(self) -> str:
