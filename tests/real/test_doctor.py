@@ -88,6 +88,14 @@ def test_there_is_no_cpu_series_at_all(prometheus: Prometheus):
     told.one("series", "ok", "Memory: ")
 
 
+def test_the_matchers_are_those_of_another_cluster(prometheus: Prometheus):
+    """On a source that many share; the queries are shown with their matchers, and these are the first suspects."""
+    prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
+    told = ask(prometheus, "--set", 'provider.matchers=cluster="prod-9"')
+    line = told.one("series", "fail", "CPU: there is neither", RULE + '{cluster="prod-9"}')
+    assert "have the labels of provider.matchers" in line.cure
+
+
 def test_the_nodes_are_called_by_their_address(prometheus: Prometheus):
     """Where `instance` is an IP and nothing else names the node: the trouble of most first deployments."""
 

@@ -210,8 +210,9 @@ def _page(found: Settings) -> str:
 def _cure_of_absence(metric: Metric, found: Settings) -> str:
     if found.provider.name in ("prometheus", "influxdb"):
         exporter = "node exporter scraped" if found.provider.name == "prometheus" else "Telegraf running"
+        ours = "do this cluster's series have the labels of provider.matchers, " if found.provider.matchers else ""
         return (
-            f"is {exporter}, and does what it says arrive here? Where it stands under another name, set "
+            f"{ours}is {exporter}, and does what it says arrive here? Where it stands under another name, set "
             f"provider.queries.{metric.key} ({_page(found)})"
         )
     if metric.type in NEEDED:

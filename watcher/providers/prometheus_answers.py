@@ -177,7 +177,7 @@ def refused_query(status: int, envelope: Envelope) -> ProviderError:
             f"it took too long over the query ({status} {reason})",
             hint="Recording rules make the queries cheaper; its own limit is --query.timeout.",
         )
-    hint = "Check the expression in provider.queries." if status in (400, 422) else ""
+    hint = "Check the expression in provider.queries, and provider.matchers." if status in (400, 422) else ""
     return ProviderRefused(f"it does not run the query ({status} {reason})", hint=hint)
 
 

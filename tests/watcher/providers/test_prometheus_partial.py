@@ -257,3 +257,13 @@ def test_pods_are_not_summed_up_from_a_part():
             await provider.fetch_pods(NOW)
 
     play(Thanos({"container_cpu_usage_seconds_total": pods, "container_memory_rss": pods}), work)
+
+
+def test_the_source_s_words_do_not_give_our_secrets_away():
+    """They stand where anybody may read them."""
+    secret = "s3cret-tenant"
+    thanos = Thanos({CPU: nodes("a")}, says={"warnings": [f"no store of {secret}", f"PromQL warning: {secret}"]})
+    got: Fetch = play(thanos, whole_then_partial, headers={"X-Scope-OrgID": secret})
+
+    assert {CPU: "no store of ***"} == got.partial
+    assert ["the source warns: PromQL warning: ***"] == [each.reason for each in got.findings]
