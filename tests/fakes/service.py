@@ -221,7 +221,7 @@ class Live:
         body: bytes | None = None,
     ) -> Answer:
         """Ask for a path, sent as it stands."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         try:
             connection.putrequest(method, path, skip_accept_encoding=True)
             for name, value in (headers or {}).items():
@@ -236,6 +236,6 @@ class Live:
 
     def raw(self, sent: bytes) -> bytes:
         """Send bytes that no HTTP library would send, and read until the server closes; ask for that."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS) as connection:
             connection.sendall(sent)
             return b"".join(iter(lambda: connection.recv(65536), b""))

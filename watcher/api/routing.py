@@ -41,6 +41,7 @@ class Access(Enum):
     """Who may use a route."""
 
     OPEN = "open"  # anyone, always: probes cannot hold a token
+    DETAIL = "detail"  # anyone, or only who has the token, or a verified client certificate, once a token is set
     READ = "read"  # anyone, or under protect_reads only who has the token
     WRITE = "write"  # only who has the token: it changes state
 
@@ -202,9 +203,11 @@ class Router:
         raise ApiError(404, "not_found", f"there is nothing at {shown(path)!r}", hint)
 
     def _check_token(self, request: web.Request, access: Access) -> None:
+        token = self._protection.token
         if access is Access.READ and not self._protection.protect_reads:
             return
-        token = self._protection.token
+        if access is Access.DETAIL and (not token or _has_certificate(request)):
+            return
         if not token:
             raise ApiError(
                 403, "forbidden", "what changes state needs a token, and none is set", "set server.token_file"
@@ -221,6 +224,11 @@ class Router:
                 "send Authorization: Bearer TOKEN with the token of server.token_file",
                 headers={hdrs.WWW_AUTHENTICATE: 'Bearer realm="load-watcher"'},
             )
+
+
+def _has_certificate(request: web.Request) -> bool:
+    """Whether the client has one that was verified; any other is refused before it is asked anything."""
+    return request.transport is not None and bool(request.transport.get_extra_info("peercert"))
 
 
 def _captured(template: Sequence[str], segments: Sequence[str]) -> list[str] | None:

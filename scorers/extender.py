@@ -1,0 +1,352 @@
+"""The kube-scheduler extender: profiles answer filter, prioritize and bind, and say why.
+
+kube-scheduler asks over HTTP, once a pod, and waits. So nothing here waits for anything: the table is in memory, the
+load is the client's last good copy, and a request is one pass of each plug-in over the nodes asked about.
+
+An extender has no Reserve hook, and kube-scheduler starts on the next pod before it binds the last. So that two pods
+in quick succession do not both see the same empty node, a pod is counted on our best node when prioritize is answered
+(`reserve = "prioritize"`): until it is bound, there or elsewhere, until it is asked about again, or for five seconds.
+
+Defined answers for what is odd: a node that the table does not know passes every filter and scores 0; no nodes, an
+empty list; a pod with quantities that are none, an error, as Error to filter and as status 400 to the others.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from aiohttp import hdrs, web
+
+from scorers import wire
+from scorers.arguments import schema_of
+from scorers.framework import Scores, Verdicts
+from scorers.profiles import PluginSettings
+from scorers.ranking import Filtered, Profile, Ranked
+from scorers.registry import extension_points, factory_of, known_names
+from scorers.table import PodInfo, Table, identity, pod_info
+from watcher.api.openapi import Answer, Operation, Parameter, failure
+from watcher.api.routing import JSON, Access, ApiError, Route
+from watcher.kube import Pod
+
+log = logging.getLogger(__name__)
+
+I64 = npt.NDArray[np.int64]
+
+RESERVED_S = 5.0
+MOST_BODY = 256 << 20  # 5,000 whole nodes are 50 MB; nodeCacheCapable makes that 100 kB
+
+Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[None]]
+"""Binds a pod through the Kubernetes API. Raises whatever says why not."""
+
+_PROFILE = Parameter("profile", "a profile of [scheduler.NAME]", place="path")
+_NODE = Parameter("node", "name of a node", place="path")
+_UNKNOWN_PROFILE = failure("there is no such profile")
+_MALFORMED = failure("these are no ExtenderArgs")
+
+
+class Extender:
+    """The handlers, over one table. `now` gives unix seconds; `bind` is None where no Kubernetes API can be had."""
+
+    def __init__(
+        self, table: Table, profiles: Mapping[str, Profile], *, now: Callable[[], float], bind: Bind | None = None
+    ) -> None:
+        self.table = table
+        self.profiles = profiles
+        self._now = now
+        self._bind = bind
+
+    def routes(self) -> list[Route]:
+        """What the watcher's application is to serve."""
+        wrong = {400: _MALFORMED, 404: _UNKNOWN_PROFILE}
+        filtered = Answer("which nodes may have the pod", wire.ExtenderFilterResult)
+        ranked = Answer("the score of each node", list[wire.HostPriority])
+        bound = Answer("whether the pod was bound", wire.ExtenderBindingResult)
+        why = Answer("every plug-in's inputs, steps and scores", dict[str, Any])
+        nodes = {200: Answer("what is known", dict[str, Any]), 404: _UNKNOWN_PROFILE}
+        plugins = {200: Answer("plug-ins with their arguments, and the profiles", dict[str, Any])}
+        asked = partial(Operation, parameters=(_PROFILE,), request=wire.ExtenderArgs)
+        binding = Operation("bind a pod", {200: bound, **wrong}, (_PROFILE,), request=wire.ExtenderBindingArgs)
+        post = partial(Route, method="POST", access=Access.OPEN)
+        look = partial(Route, access=Access.DETAIL)
+        at = "/scheduler/{profile}"
+        rejecting, scoring = asked("reject nodes for a pod", {200: filtered, **wrong}), "score nodes for a pod"
+        explaining = asked("why each node got its score", {200: why, **wrong})
+        return [
+            post(f"{at}/filter", "scheduler_filter", self.filter, rejecting),
+            post(f"{at}/prioritize", "scheduler_prioritize", self.prioritize, asked(scoring, {200: ranked, **wrong})),
+            post(f"{at}/bind", "scheduler_bind", self.bind, binding),
+            look(f"{at}/explain", "scheduler_explain", self.explain, explaining, method="POST"),
+            look(f"{at}/nodes", "scheduler_nodes", self.nodes, Operation("all nodes", nodes, (_PROFILE,))),
+            look(f"{at}/nodes/{{node}}", "scheduler_node", self.nodes, Operation("a node", nodes, (_PROFILE, _NODE))),
+            Route("/scheduler/plugins", "scheduler_plugins", self.plugins, Operation("plug-ins and profiles", plugins)),
+        ]
+
+    # --- what kube-scheduler asks ------------------------------------------------------------------------------------
+
+    async def filter(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """ExtenderArgs -> ExtenderFilterResult."""
+        profile = self._profile(captured[0])
+        args, names = await self._args(request)
+        try:
+            info = pod_info(_pod_of(args))
+        except ValueError as error:
+            return _json(wire.ExtenderFilterResult(error=f"the pod's resources cannot be read: {error}"))
+        self._begin(info.pod)
+        known, rows = self._rows(names)
+        failed = profile.filter(info, rows, now=self._now()).failures([names[i] for i in known])
+        return _json(wire.filtered(args, names, failed))
+
+    async def prioritize(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """ExtenderArgs -> HostPriorityList."""
+        profile = self._profile(captured[0])
+        args, names = await self._args(request)
+        info = _info(args)
+        self._begin(info.pod)
+        known, rows = self._rows(names)
+        now = self._now()
+        ranked = profile.rank(info, rows, now=now)
+        scores = np.zeros(len(names))
+        scores[known] = ranked.values
+        if profile.settings.reserve == "prioritize":
+            self._reserve(info.pod, [names[i] for i in known], ranked, now=now)
+        most = 100.0 if profile.settings.precise_scores else float(wire.MOST)
+        whole = np.floor(scores * (most / 100.0) + 0.5).astype(np.int64).tolist()
+        return _json([wire.HostPriority(name, score) for name, score in zip(names, whole, strict=True)])
+
+    async def bind(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """ExtenderBindingArgs -> ExtenderBindingResult. Whatever goes wrong is told in the result, as the scheduler
+        expects it."""
+        profile = self._profile(captured[0])
+        if not profile.settings.bind or self._bind is None:
+            return _json(wire.ExtenderBindingResult(f"bind is off in the profile {profile.settings.name}"))
+        if not _may_bind(request):
+            return _json(wire.ExtenderBindingResult("bind needs a verified client certificate, or loopback"))
+        try:
+            args = wire.read_binding(await _body(request))
+        except ValueError as error:
+            return _json(wire.ExtenderBindingResult(f"these are no ExtenderBindingArgs: {error}"))
+        try:
+            await self._bind(args)
+        except Exception as error:  # the scheduler retries on whatever is said here
+            log.warning("pod %s/%s was not bound to %s: %s", args.namespace, args.name, args.node, error)
+            return _json(wire.ExtenderBindingResult(str(error) or type(error).__name__))
+        return _json(wire.ExtenderBindingResult())
+
+    # --- what people ask ---------------------------------------------------------------------------------------------
+
+    async def explain(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """ExtenderArgs -> for each node and plug-in every input, step and score, and the reason in words; best first.
+        Reserves nothing. Without nodes, all that are known are asked about."""
+        profile = self._profile(captured[0])
+        args, names = await self._args(request)
+        if args.node_names is None and args.nodes is None:
+            names = sorted(name for name, row in self.table.row.items() if self.table.known[row])
+        info = _info(args)
+        known, rows = self._rows(names)
+        now = self._now()
+        ranked, filtered = profile.rank(info, rows, now=now), profile.filter(info, rows, now=now)
+        return _json(self._explained(profile, info, [names[i] for i in known], names, ranked, filtered, now=now))
+
+    async def nodes(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """What the table knows of the nodes, or of one."""
+        self._profile(captured[0])
+        names = captured[1:] or sorted(self.table.row)
+        for name in names:
+            if name not in self.table.row:
+                raise ApiError(404, "not_found", f"the scorers know no node {name!r}", "kubectl get nodes lists them")
+        return _json({"nodes": {name: self._node(name) for name in names}})
+
+    async def plugins(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """Which plug-ins there are, and which profiles."""
+        described = []
+        for name in known_names():
+            factory = factory_of(name)
+            defaults = {} if _has_required(factory.arguments) else msgspec.to_builtins(factory.arguments())
+            described.append(
+                {
+                    "name": name,
+                    "extensionPoints": extension_points(factory),
+                    "arguments": schema_of(factory.arguments),
+                    "defaults": defaults,
+                }
+            )
+        return _json({"plugins": described, "profiles": sorted(self.profiles)})
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _profile(self, name: str) -> Profile:
+        profile = self.profiles.get(name)
+        if profile is None:
+            there = ", ".join(sorted(self.profiles)) or "none"
+            raise ApiError(404, "not_found", f"there is no profile {name!r}", f"profiles are: {there}")
+        return profile
+
+    async def _args(self, request: web.Request) -> tuple[wire.ExtenderArgs, list[str]]:
+        try:
+            args = wire.read_args(await _body(request))
+            return args, wire.names_of(args)
+        except ValueError as error:
+            _refuse(f"these are no ExtenderArgs: {error}")
+
+    def _begin(self, pod: Pod) -> None:
+        """A pod that is asked about again is on no node; neither are those whose time is over."""
+        self.table.expire(self._now())
+        self.table.release(identity(pod))
+
+    def _rows(self, names: Sequence[str]) -> tuple[list[int], I64]:
+        """Positions of the nodes that the table knows, and their rows."""
+        row, is_known = self.table.row, self.table.known
+        known = [i for i, name in enumerate(names) if name in row and is_known[row[name]]]
+        return known, np.array([row[names[i]] for i in known], dtype=np.int64)
+
+    def _reserve(self, pod: Pod, names: Sequence[str], ranked: Ranked, *, now: float) -> None:
+        best = ranked.best(names)
+        if best is not None:
+            self.table.reserve(pod, names[best], now=now, until=now + RESERVED_S)
+
+    def _explained(
+        self,
+        profile: Profile,
+        info: PodInfo,
+        known: Sequence[str],
+        names: Sequence[str],
+        ranked: Ranked,
+        filtered: Filtered,
+        *,
+        now: float,
+    ) -> dict[str, Any]:
+        failures = filtered.failures(known)
+        order = sorted(range(len(known)), key=lambda i: (known[i] in failures, -ranked.values[i], known[i]))
+        columns = self.table.load.columns
+        return {
+            "profile": profile.settings.name,
+            "pod": {"key": info.key, "requests": dict(info.requests), "limits": dict(info.limits)},
+            "time": now,
+            "load": None
+            if columns is None
+            else {"source": columns.source, "window_end": columns.window_end, "age_s": now - columns.window_end},
+            "nodes": [
+                {
+                    "name": known[i],
+                    "score": _plain(ranked.values[i]),
+                    "passes": known[i] not in failures,
+                    "sampled": _plain(self.table.load.sampled()[self.table.row[known[i]]]),
+                    "plugins": [
+                        *(_told_verdict(each, verdicts, i) for each, verdicts in filtered.parts),
+                        *(_told_score(each, scores, i) for each, scores in ranked.parts),
+                    ],
+                }
+                for i in order
+            ],
+            "unknown": sorted(set(names) - set(known)),
+        }
+
+    def _node(self, name: str) -> dict[str, Any]:
+        table, row = self.table, self.table.row[name]
+        load = table.load
+        reserved = [key for key, node in table.reserved.items() if node == name]
+        values: dict[str, Any] = {}
+        if load.columns is not None and load.where[row] >= 0:
+            column = int(load.where[row])
+            for (metric, operator), found in sorted(load.columns.values.items()):
+                values.setdefault(metric, {})[operator.value] = _plain(found[column])
+        return {
+            "known": bool(table.known[row]),
+            "sampled": _plain(load.sampled()[row]),
+            "load": values,
+            "capacity": table.capacity.of(row),
+            "allocatable": table.allocatable.of(row),
+            "requested": table.requested.of(row),
+            "limits": table.limited.of(row),
+            "pods": int(table.pods[row]),
+            "recent": [{"pod": key, "assigned": at} for key, _, at in table.recent.of(row)],
+            "reserved": reserved,
+        }
+
+
+def _told_score(each: PluginSettings, scores: Scores, i: int) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "point": "score",
+        "weight": each.weight,
+        "score": _plain(scores.values[i]),
+        "inputs": _plain_map(scores.inputs),
+        "steps": {name: _plain(array[i]) for name, array in scores.steps.items()},
+        "reason": scores.reason(i),
+    }
+
+
+def _told_verdict(each: PluginSettings, verdicts: Verdicts, i: int) -> dict[str, Any]:
+    code = int(verdicts.codes[i])
+    return {
+        "name": each.name,
+        "point": "filter",
+        "passes": code == 0,
+        "inputs": _plain_map(verdicts.inputs),
+        "steps": {name: _plain(array[i]) for name, array in verdicts.steps.items()},
+        "reason": verdicts.reasons[code] or "passes",
+    }
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can have it: what is not finite is null."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
+
+
+def _plain_map(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _plain_map(value) if isinstance(value, Mapping) else _plain(value) for name, value in values.items()}
+
+
+def _pod_of(args: wire.ExtenderArgs) -> Pod:
+    assert args.pod is not None  # read_args refuses the others
+    return args.pod
+
+
+def _info(args: wire.ExtenderArgs) -> PodInfo:
+    try:
+        return pod_info(_pod_of(args))
+    except ValueError as error:
+        _refuse(f"the pod's resources cannot be read: {error}")
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ApiError(400, "bad_request", message, "kube-scheduler's extender/v1 has the shape: Pod, Nodes, NodeNames")
+
+
+async def _body(request: web.Request) -> bytes:
+    chunks = bytearray()
+    async for chunk in request.content.iter_any():
+        chunks += chunk
+        if len(chunks) > MOST_BODY:
+            raise ApiError(413, "too_large", f"more than {MOST_BODY >> 20} MB", "set nodeCacheCapable: true")
+    return bytes(chunks)
+
+
+def _may_bind(request: web.Request) -> bool:
+    """kube-scheduler can present no token: a client certificate that was verified, or a caller on this machine."""
+    if request.transport is not None and request.transport.get_extra_info("peercert"):
+        return True
+    try:
+        return ipaddress.ip_address(request.remote or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _has_required(kind: type[msgspec.Struct]) -> bool:
+    fields: Iterable[Any] = msgspec.structs.fields(kind)
+    return any(field.required for field in fields)
+
+
+def _json(body: object) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(body), headers={hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
+    )

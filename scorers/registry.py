@@ -1,0 +1,68 @@
+"""The plug-ins, and the table that names them.
+
+A new plug-in is one file, one line here and one test file. Outside packages add theirs through the entry-point group
+`load_watcher.scorers`: a class with `name`, `arguments` and `score` or `filter` or both (`framework.Factory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from scorers.framework import Factory, FilterPlugin, ScorePlugin
+
+ENTRY_POINT_GROUP = "load_watcher.scorers"
+
+PLUGINS: Mapping[str, str] = {
+    "TargetLoadPacking": "scorers.target_load_packing:TargetLoadPacking",
+    "LoadVariationRiskBalancing": "scorers.load_variation_risk_balancing:LoadVariationRiskBalancing",
+    "LowRiskOverCommitment": "scorers.low_risk_over_commitment:LowRiskOverCommitment",
+    "Peaks": "scorers.peaks:Peaks",
+    "NodeResourceLimits": "scorers.node_resource_limits:NodeResourceLimits",
+    "HighLoadFilter": "scorers.high_load_filter:HighLoadFilter",
+}
+
+
+class UnknownPlugin(ValueError):
+    """There is no plug-in of this name, or the package that it is in does not work."""
+
+
+def known_names() -> tuple[str, ...]:
+    """The plug-ins of this installation, sorted."""
+    return tuple(sorted({*PLUGINS, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))}))
+
+
+def factory_of(name: str) -> Factory[ScorePlugin | FilterPlugin]:
+    """Who makes the plug-in of this name. Raises UnknownPlugin."""
+    if name in PLUGINS:
+        module, attribute = PLUGINS[name].split(":")
+        return _checked(name, getattr(import_module(module), attribute))
+    points = tuple(entry_points(group=ENTRY_POINT_GROUP, name=name))
+    homes = ", ".join(sorted(point.dist.name if point.dist is not None else point.value for point in points))
+    if not points:
+        raise UnknownPlugin(f"there is no plug-in {name}; known are {', '.join(known_names())}")
+    if len(points) > 1:
+        raise UnknownPlugin(f"the plug-in {name} is in several packages, {homes}: uninstall all but one")
+    try:
+        return _checked(name, points[0].load())
+    except Exception as error:  # whatever the import of foreign code may raise
+        raise UnknownPlugin(
+            f"the plug-in {name} cannot be loaded from the package {homes}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def extension_points(factory: Factory[Any]) -> tuple[str, ...]:
+    """Where kube-scheduler asks it: "filter", "score"."""
+    return tuple(point for point in ("filter", "score") if callable(getattr(factory, point, None)))
+
+
+def _checked(name: str, factory: Any) -> Factory[ScorePlugin | FilterPlugin]:
+    lacking = [each for each in ("name", "arguments") if not hasattr(factory, each)]
+    if not extension_points(factory):
+        lacking.append("score or filter")
+    if lacking:
+        raise UnknownPlugin(f"the plug-in {name} lacks {', '.join(lacking)}")
+    made: Factory[ScorePlugin | FilterPlugin] = factory
+    return made

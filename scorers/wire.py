@@ -1,0 +1,144 @@
+"""What kube-scheduler sends to an extender and takes back: `k8s.io/kube-scheduler/extender/v1`.
+
+The Go types have no JSON names, so the keys are the names of their fields; Go reads keys in any case, and so people
+write them in lower case by hand: both are read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from watcher.kube import Metadata, Pod
+
+MOST = 10
+"""The highest score of an extender (MaxExtenderPriority)."""
+
+
+class NodeList(msgspec.Struct, frozen=True):
+    """Nodes as they came: only the names are looked at."""
+
+    items: list[msgspec.Raw] | None = None
+
+
+class _Named(msgspec.Struct, frozen=True):
+    metadata: Metadata = Metadata()
+
+
+class ExtenderArgs(msgspec.Struct, frozen=True, rename={"pod": "Pod", "nodes": "Nodes", "node_names": "NodeNames"}):
+    """Which pod, and which nodes: by name (nodeCacheCapable), or whole."""
+
+    pod: Pod | None = None
+    nodes: NodeList | None = None
+    node_names: list[str] | None = None
+
+
+class ExtenderFilterResult(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "nodes": "Nodes",
+        "node_names": "NodeNames",
+        "failed": "FailedNodes",
+        "unresolvable": "FailedAndUnresolvableNodes",
+        "error": "Error",
+    },
+):
+    """The nodes that may have the pod, in the form in which they were sent, and why the others may not.
+    `unresolvable` is for nodes that would not take the pod if others went; load is never that."""
+
+    nodes: NodeList | None = None
+    node_names: list[str] | None = None
+    failed: dict[str, str] = {}
+    unresolvable: dict[str, str] = {}
+    error: str = ""
+
+
+class HostPriority(msgspec.Struct, frozen=True, rename={"host": "Host", "score": "Score"}):
+    """The score of one node."""
+
+    host: str
+    score: int
+
+
+class ExtenderBindingArgs(
+    msgspec.Struct,
+    frozen=True,
+    rename={"name": "PodName", "namespace": "PodNamespace", "uid": "PodUID", "node": "Node"},
+):
+    """Which pod is to run where."""
+
+    name: str
+    namespace: str
+    uid: str
+    node: str
+
+
+class ExtenderBindingResult(msgspec.Struct, frozen=True, rename={"error": "Error"}):
+    """ "" where the pod was bound."""
+
+    error: str = ""
+
+
+_ARGS = msgspec.json.Decoder(ExtenderArgs)
+_BINDING = msgspec.json.Decoder(ExtenderBindingArgs)
+_NAMED = msgspec.json.Decoder(_Named)
+_ANY_CASE = {
+    "pod": "Pod",
+    "nodes": "Nodes",
+    "nodenames": "NodeNames",
+    "podname": "PodName",
+    "podnamespace": "PodNamespace",
+    "poduid": "PodUID",
+    "node": "Node",
+}
+
+
+def read_args(body: bytes) -> ExtenderArgs:
+    """Raises ValueError that says what is wrong with them."""
+    args: ExtenderArgs = _read(_ARGS, body)
+    if args.pod is None:
+        raise ValueError("there is no Pod")
+    return args
+
+
+def read_binding(body: bytes) -> ExtenderBindingArgs:
+    """Raises ValueError that says what is wrong with them."""
+    args: ExtenderBindingArgs = _read(_BINDING, body)
+    return args
+
+
+def _read(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    try:
+        if b'"Pod' not in body:
+            body = _in_go_s_case(body)
+        return decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _in_go_s_case(body: bytes) -> bytes:
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode({_ANY_CASE.get(name.lower(), name): value for name, value in fields.items()})
+
+
+def names_of(args: ExtenderArgs) -> list[str]:
+    """The nodes that are asked about, in their order; ValueError for a node that is none."""
+    if args.node_names is not None:
+        return args.node_names
+    items = (args.nodes.items if args.nodes else None) or []
+    try:
+        return [_NAMED.decode(item).metadata.name for item in items]
+    except msgspec.DecodeError as error:
+        raise ValueError(f"a node cannot be read: {error}") from None
+
+
+def filtered(args: ExtenderArgs, names: Sequence[str], failed: dict[str, str]) -> ExtenderFilterResult:
+    """The answer to `args`, whose nodes have these names."""
+    if args.node_names is not None:
+        return ExtenderFilterResult(node_names=[name for name in names if name not in failed], failed=failed)
+    items = (args.nodes.items if args.nodes else None) or []
+    kept = [item for item, name in zip(items, names, strict=True) if name not in failed]
+    return ExtenderFilterResult(nodes=NodeList(kept), failed=failed)

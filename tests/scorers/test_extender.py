@@ -1,0 +1,295 @@
+"""The extender over a real socket: kube-scheduler's types, defined answers for what is odd, and reservations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from scorers.extender import RESERVED_S, Extender
+from scorers.profiles import PluginSettings, ProfileSettings
+from scorers.ranking import Profile
+from scorers.table import Table
+from scorers.wire import ExtenderBindingArgs
+from tests.fakes.service import Answer, Live, Protection
+from tests.scorers.cluster import NOW, load, node, pod, table
+
+
+class Clock:
+    now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Served:
+    """An extender, its table, and the server that it runs in."""
+
+    def __init__(
+        self, cluster: Table, *, binder: Any = None, protection: Protection | None = None, **profile: Any
+    ) -> None:
+        self.table = cluster
+        self.clock = Clock()
+        plugins = (
+            PluginSettings("TargetLoadPacking", 3, {"targetUtilization": 50}, ("score",)),
+            PluginSettings("LoadVariationRiskBalancing", 1, {}, ("score",)),
+            PluginSettings("HighLoadFilter", 1, {"usageThresholds": {"cpu": 90}}, ("filter",)),
+        )
+        settings = ProfileSettings("p", plugins, **profile)
+        extender = Extender(cluster, {"p": Profile(settings, cluster)}, now=self.clock, bind=binder)
+        self.live = Live(routes=extender.routes(), protection=protection)
+
+    def post(self, verb: str, body: object, *, profile: str = "p", **headers: str) -> Answer:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.live.ask(f"/scheduler/{profile}/{verb}", method="POST", body=data, headers=headers)
+
+
+def a_cluster() -> Table:
+    nodes = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in ("cold", "warm", "hot")]
+    loads = {"cold": (5.0, 10.0), "warm": (45.0, 10.0), "hot": (95.0, 50.0)}
+    return table(nodes, loads=load({n: {("CPU", "AVG"): c, ("Memory", "AVG"): m} for n, (c, m) in loads.items()}))
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    made = Served(a_cluster())
+    with made.live:
+        yield made
+
+
+def as_json(of: Any) -> Any:
+    return json.loads(msgspec.json.encode(of))
+
+
+def asking(*names: str, name: str = "web", milli: int = 100) -> dict[str, Any]:
+    requests = {"cpu": f"{milli}m"}
+    wanted = {
+        "metadata": {"name": name, "namespace": "default", "uid": name},
+        "spec": {"containers": [{"name": "c", "resources": {"requests": requests}}]},
+    }
+    return {"Pod": wanted, "Nodes": None, "NodeNames": list(names)}
+
+
+def scores(answer: Answer) -> dict[str, int]:
+    assert answer.status == 200, answer.body
+    return {each["Host"]: each["Score"] for each in answer.json()}
+
+
+# --- kube-scheduler's protocol ---------------------------------------------------------------------------------------
+
+
+def test_prioritize_answers_every_name_in_its_order(served: Served) -> None:
+    """0 to 10; a node that the table does not know scores 0."""
+    answer = served.post("prioritize", asking("hot", "cold", "nobody", "warm"))
+    assert [each["Host"] for each in answer.json()] == ["hot", "cold", "nobody", "warm"]
+    assert scores(answer) == {"hot": 1, "cold": 7, "nobody": 0, "warm": 9}
+
+
+def test_precise_scores_go_to_a_hundred() -> None:
+    """For who sets the extender's weight by that."""
+    made = Served(a_cluster(), precise_scores=True)
+    with made.live:
+        found = scores(made.post("prioritize", asking("hot", "cold", "warm")))
+    assert found == {"hot": 14, "cold": 68, "warm": 93}
+
+
+def test_filter_answers_in_the_form_in_which_it_was_asked(served: Served) -> None:
+    """Names for names, whole nodes for whole nodes, byte by byte what was sent."""
+    by_name = served.post("filter", asking("hot", "cold", "nobody")).json()
+    reason = "node(s) cpu load with the pod is above the threshold"
+    assert by_name["NodeNames"] == ["cold", "nobody"]
+    assert by_name["Nodes"] is None
+    assert by_name["FailedNodes"] == {"hot": reason}
+    assert by_name["FailedAndUnresolvableNodes"] == {}
+    assert by_name["Error"] == ""
+    items = [
+        {"metadata": {"name": name, "managedFields": [1.5, {"x": None}]}, "kind": "Node"} for name in ("hot", "cold")
+    ]
+    whole = served.post("filter", {**asking(), "NodeNames": None, "Nodes": {"items": items}}).json()
+    assert whole["Nodes"]["items"] == [items[1]]
+    assert whole["NodeNames"] is None
+    assert whole["FailedNodes"] == {"hot": reason}
+
+
+def test_keys_in_any_case_are_read_as_go_reads_them(served: Served) -> None:
+    """People write them by hand."""
+    body = {key.lower(): value for key, value in asking("cold", "warm").items()}
+    assert scores(served.post("prioritize", body)) == {"cold": 7, "warm": 9}
+
+
+def test_no_nodes_are_an_empty_list(served: Served) -> None:
+    """Not an error."""
+    assert served.post("prioritize", asking()).json() == []
+    assert served.post("prioritize", {**asking(), "NodeNames": None}).json() == []
+    assert served.post("filter", asking()).json()["NodeNames"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"Pod": 1}',
+        b'{"Pod": null, "NodeNames": []}',
+        b'{"Pod": {}, "NodeNames": [1]}',
+        b"\xff",
+        b'{"Pod": {}, "Nodes": {"items": [{"metadata": 7}]}}',
+    ],
+)
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "explain"])
+def test_what_are_no_args_is_named(served: Served, verb: str, body: bytes) -> None:
+    """400, in our shape of error; and the extender goes on."""
+    answer = served.post(verb, body)
+    assert answer.status == 400
+    assert "these are no ExtenderArgs" in answer.error["message"]
+    assert scores(served.post("prioritize", asking("cold")))
+
+
+def test_a_pod_with_nonsense_in_it_is_named(served: Served) -> None:
+    """To filter as Error, which the scheduler shows on the pod."""
+    body = asking("cold")
+    body["Pod"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "much"
+    assert "cpu: 'much' is no Kubernetes quantity" in served.post("filter", body).json()["Error"]
+    assert served.post("prioritize", body).status == 400
+
+
+def test_an_unknown_profile_lists_the_known_ones(served: Served) -> None:
+    answer = served.post("prioritize", asking("cold"), profile="q")
+    assert answer.status == 404
+    assert answer.error["hint"] == "profiles are: p"
+
+
+# --- reservations ----------------------------------------------------------------------------------------------------
+
+
+def test_two_pods_in_quick_succession_do_not_both_see_the_empty_node() -> None:
+    """The first is counted on its best node; so the second one's is another."""
+    cluster = table([node(name, {"cpu": "4"}) for name in "ab"], loads=load({n: {("CPU", "AVG"): 0.0} for n in "ab"}))
+    made = Served(cluster)
+    with made.live:
+        first = scores(made.post("prioritize", asking("a", "b", name="one", milli=2000)))
+        assert cluster.reserved == {"one": "a"}
+        second = scores(made.post("prioritize", asking("a", "b", name="two", milli=2000)))
+        assert first["a"] == first["b"]
+        assert second["a"] < second["b"]
+        assert cluster.reserved == {"one": "a", "two": "b"}
+        again = scores(made.post("prioritize", asking("a", "b", name="one", milli=2000)))
+        assert again["a"] > again["b"]  # its own reservation is gone, the other's is not
+        made.clock.now = NOW + RESERVED_S
+        assert scores(made.post("prioritize", asking("a", "b", name="three", milli=2000))) == first
+        assert cluster.reserved == {"three": "a"}
+
+
+@pytest.mark.parametrize("reserve", ["bind", "off"])
+def test_reservations_may_be_left_out(reserve: str) -> None:
+    made = Served(a_cluster(), reserve=reserve)
+    with made.live:
+        made.post("prioritize", asking("cold", "warm"))
+    assert made.table.reserved == {}
+
+
+def test_explaining_reserves_nothing(served: Served) -> None:
+    served.post("explain", asking("cold", "warm"))
+    assert served.table.reserved == {}
+
+
+# --- bind ------------------------------------------------------------------------------------------------------------
+
+
+BINDING = {"PodName": "web", "PodNamespace": "default", "PodUID": "u", "Node": "cold"}
+
+
+def test_bind_is_off_unless_it_is_on(served: Served) -> None:
+    assert "bind is off" in served.post("bind", BINDING).json()["Error"]
+
+
+def test_bind_binds_and_says_why_not() -> None:
+    """From loopback, where no certificate is needed."""
+    asked: list[ExtenderBindingArgs] = []
+
+    async def bind(args: ExtenderBindingArgs) -> None:
+        asked.append(args)
+        if args.node == "full":
+            raise RuntimeError("the pod is bound already")
+
+    made = Served(a_cluster(), binder=bind, bind=True)
+    with made.live:
+        assert made.post("bind", BINDING).json() == {"Error": ""}
+        assert asked == [ExtenderBindingArgs("web", "default", "u", "cold")]
+        assert made.post("bind", {**BINDING, "Node": "full"}).json() == {"Error": "the pod is bound already"}
+        assert "no ExtenderBindingArgs" in made.post("bind", {}).json()["Error"]
+
+
+# --- explain, nodes, plug-ins ----------------------------------------------------------------------------------------
+
+
+def test_explain_tells_every_number_and_a_sentence(served: Served) -> None:
+    """The score is that of prioritize, best first, what does not pass last; nothing is NaN."""
+    answer = served.post("explain", asking("hot", "cold", "nobody", "warm"))
+    told = answer.json()
+    assert [(each["name"], each["passes"]) for each in told["nodes"]] == [
+        ("warm", True),
+        ("cold", True),
+        ("hot", False),
+    ]
+    assert told["unknown"] == ["nobody"]
+    assert told["load"]["source"] == "Test"
+    best = told["nodes"][0]
+    packing = next(each for each in best["plugins"] if each["name"] == "TargetLoadPacking")
+    assert packing["inputs"]["podDemand"] == {"cpu": 150}
+    assert packing["steps"]["cpu load %"] == 45.0
+    assert packing["steps"]["cpu predicted %"] == 48.75
+    assert packing["reason"] == "cpu would be at 48.8 %, 1.2 below the target: 99"
+    assert best["score"] == pytest.approx((3 * 99 + 76) / 4)
+    rejected = next(each for each in told["nodes"][2]["plugins"] if each["point"] == "filter")
+    assert rejected["reason"] == "node(s) cpu load with the pod is above the threshold"
+
+
+def test_explain_without_nodes_is_about_all(served: Served) -> None:
+    told = served.post("explain", {"Pod": asking()["Pod"]}).json()
+    assert {each["name"] for each in told["nodes"]} == {"cold", "warm", "hot"}
+
+
+def test_what_is_known_of_a_node(served: Served) -> None:
+    """Windows, capacity, sums, recent pods and reservations."""
+    served.table.set_pod(
+        None,
+        pod("db", node="cold", containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}], scheduled=NOW - 5),
+        now=NOW,
+    )
+    served.post("prioritize", asking("cold"))
+    found = served.live.ask("/scheduler/p/nodes/cold").json()["nodes"]["cold"]
+    assert found["load"]["instance:node_cpu:ratio"] == {"AVG": 5.0}
+    assert found["capacity"] == {"cpu": 4000, "memory": 8 << 30}
+    assert found["requested"] == {"cpu": 1100}
+    assert found["limits"] == {"cpu": 2100}
+    assert found["pods"] == 2
+    assert [each["pod"] for each in found["recent"]] == ["db", "web"]
+    assert found["reserved"] == ["web"]
+    assert set(served.live.ask("/scheduler/p/nodes").json()["nodes"]) == {"cold", "warm", "hot"}
+    assert served.live.ask("/scheduler/p/nodes/nobody").status == 404
+
+
+def test_the_plug_ins_are_described(served: Served) -> None:
+    """With the schema of their arguments, and defaults."""
+    told = served.live.ask("/scheduler/plugins").json()
+    assert told["profiles"] == ["p"]
+    packing = next(each for each in told["plugins"] if each["name"] == "TargetLoadPacking")
+    assert packing["extensionPoints"] == ["score"]
+    assert packing["defaults"]["targetUtilization"] == 40.0
+    assert "targetUtilization" in json.dumps(packing["arguments"])
+
+
+def test_once_a_token_is_set_only_who_has_it_may_look() -> None:
+    """kube-scheduler, which can present none, may go on asking."""
+    made = Served(a_cluster(), protection=Protection(token="s3cret"))
+    with made.live:
+        assert made.post("prioritize", asking("cold")).status == 200
+        assert made.post("explain", asking("cold")).status == 401
+        assert made.live.ask("/scheduler/p/nodes").status == 401
+        assert made.post("explain", asking("cold"), Authorization="Bearer s3cret").status == 200

@@ -1,0 +1,155 @@
+"""Profiles from the settings and from KubeSchedulerConfigurations, and what is said where they are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scorers.profiles import ProfileSettings, read_profiles
+from scorers.registry import PLUGINS, UnknownPlugin, extension_points, factory_of
+
+CONFIGURATION = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: trimaran
+  plugins:
+    score:
+      disabled:
+      - name: NodeResourcesFit
+      enabled:
+      - name: TargetLoadPacking
+        weight: 3
+      - name: LoadVariationRiskBalancing
+      - name: NodeAffinity
+    filter:
+      enabled:
+      - name: HighLoadFilter
+  pluginConfig:
+  - name: TargetLoadPacking
+    args:
+      apiVersion: kubescheduler.config.k8s.io/v1
+      kind: TargetLoadPackingArgs
+      targetUtilization: 60
+      defaultRequests:
+        cpu: "500m"
+      defaultRequestsMultiplier: "1.8"
+      watcherAddress: http://load-watcher:2020
+  - name: Peaks
+    args: {}
+- schedulerName: other
+"""
+
+
+LIMITS = {"name": "NodeResourceLimits"}
+
+
+def read(tmp_path: Path, scheduler: dict[str, Any]) -> tuple[Any, dict[str, str], tuple[str, ...]]:
+    profiles, problems, notices = read_profiles(scheduler, cwd=tmp_path)
+    return profiles, {each.key: f"{each.message}. {each.cure}" for each in problems}, notices
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_every_plug_in_of_the_table_is_there_under_its_name(name: str) -> None:
+    """And filters or scores."""
+    factory = factory_of(name)
+    assert factory.name == name
+    assert extension_points(factory)
+
+
+def test_a_profile_of_the_settings(tmp_path: Path) -> None:
+    """With defaults where nothing is said."""
+    table = {
+        "plugins": [
+            {"name": "TargetLoadPacking", "weight": 2, "args": {"targetUtilization": 50}},
+            {"name": "HighLoadFilter"},
+        ]
+    }
+    (profile,), problems, notices = read(tmp_path, {"default": table})
+    assert not problems
+    assert not notices
+    assert isinstance(profile, ProfileSettings)
+    assert (profile.name, profile.precise_scores, profile.reserve, profile.bind) == (
+        "default",
+        False,
+        "prioritize",
+        False,
+    )
+    assert [(each.name, each.weight, each.points) for each in profile.plugins] == [
+        ("TargetLoadPacking", 2, ("score",)),
+        ("HighLoadFilter", 1, ("filter",)),
+    ]
+
+
+def test_a_configuration_of_kube_scheduler_works_as_it_is(tmp_path: Path) -> None:
+    """Its weights and arguments; what is not ours stays with kube-scheduler, and is said."""
+    (tmp_path / "scheduler.yaml").write_text(CONFIGURATION)
+    (profile,), problems, notices = read(tmp_path, {"default": {"from": "scheduler.yaml", "profile": "trimaran"}})
+    assert not problems
+    assert [(each.name, each.weight, each.points) for each in profile.plugins] == [
+        ("HighLoadFilter", 1, ("filter",)),
+        ("TargetLoadPacking", 3, ("score",)),
+        ("LoadVariationRiskBalancing", 1, ("score",)),
+    ]
+    assert profile.plugins[1].args["targetUtilization"] == 60
+    assert [notice.split(": ", 1)[1][:40] for notice in notices] == [
+        "NodeAffinity stays with kube-scheduler, ",
+        "Peaks has arguments in pluginConfig and ",
+        "watcherAddress is not used here: the ext",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "said"),
+    [
+        ("on", "scheduler.p", "is not a table"),
+        ({}, "scheduler.p.plugins", "needs plug-ins"),
+        ({"plugins": [{"name": "TargetLoadPaking"}]}, "scheduler.p.plugins[0].name", "did you mean TargetLoadPacking?"),
+        ({"plugins": ["TargetLoadPacking"]}, "scheduler.p.plugins[0]", "is not a plug-in"),
+        ({"plugins": [{"name": "HighLoadFilter", "wait": 1}]}, "scheduler.p.plugins[0].wait", "there is no such key"),
+        ({"plugins": [{"name": "HighLoadFilter", "args": 1}]}, "scheduler.p.plugins[0].args", "is not a table"),
+        ({"plugins": [{"name": "HighLoadFilter"}] * 2}, "scheduler.p.plugins", "HighLoadFilter stands there twice"),
+        (
+            {"plugins": [{"name": "TargetLoadPacking", "args": {"targetUtilisation": 5}}]},
+            "scheduler.p.plugins[0].args.'targetUtilisation'",
+            "did you mean targetUtilization?",
+        ),
+        ({"plugins": [LIMITS], "plugin": 1}, "scheduler.p.plugin", "did you mean plugins?"),
+        (
+            {"plugins": [{"name": "HighLoadFilter"}], "reserve": "yes"},
+            "scheduler.p.reserve",
+            '"prioritize", "bind", "off"',
+        ),
+        ({"plugins": [{"name": "HighLoadFilter"}], "bind": 1}, "scheduler.p.bind", "neither true nor false"),
+        ({"plugins": [{"name": "HighLoadFilter"}], "from": "x"}, "scheduler.p", "both plugins and from"),
+        ({"from": "nowhere.yaml"}, "scheduler.p.from", "cannot be read"),
+        ({"from": "scheduler.yaml"}, "scheduler.p.profile", "trimaran, other"),
+        ({"from": "scheduler.yaml", "profile": "x"}, "scheduler.p.profile", "profiles are: trimaran, other"),
+        ({"from": "scheduler.yaml", "profile": "other"}, "scheduler.p.from", "no plug-in of ours is enabled"),
+        ({"from": "list.yaml"}, "scheduler.p.from", "is no KubeSchedulerConfiguration"),
+        ({"from": "broken.yaml"}, "scheduler.p.from", "is no YAML"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_key_and_its_cure(tmp_path: Path, table: Any, key: str, said: str) -> None:
+    """One problem each, and no profile."""
+    (tmp_path / "scheduler.yaml").write_text(CONFIGURATION)
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    (tmp_path / "broken.yaml").write_text("a: [1\n")
+    profiles, problems, _ = read(tmp_path, {"p": table})
+    assert profiles == ()
+    assert list(problems) == [key]
+    assert said in problems[key]
+
+
+@pytest.mark.parametrize("weight", [0, -1, 1.5, "2", True, 10**9])
+def test_weights_are_whole_numbers_above_zero(tmp_path: Path, weight: Any) -> None:
+    """Zero would switch a plug-in off without a word."""
+    _, problems, _ = read(tmp_path, {"p": {"plugins": [{"name": "HighLoadFilter", "weight": weight}]}})
+    assert list(problems) == ["scheduler.p.plugins[0].weight"]
+
+
+def test_an_unknown_plug_in_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownPlugin, match="known are HighLoadFilter, LoadVariationRiskBalancing"):
+        factory_of("x")
