@@ -17,16 +17,16 @@ from collections.abc import Callable
 from watcher import __version__
 from watcher.doctor import cluster, database, listening, pods, scheduler, source, surroundings
 from watcher.doctor.examination import Check, Examination, examine
-from watcher.doctor.results import COULD_NOT_RUN, Report, Result, Status
+from watcher.doctor.results import Report, Result, Status
 
-__all__ = ["CHECKS", "COULD_NOT_RUN", "Check", "Examination", "Report", "Result", "Status", "run"]
+__all__ = ["CHECKS", "Check", "Examination", "Report", "Result", "Status", "run"]
 
 CHECKS = (
     Check("settings", surroundings.settings),
     Check("surroundings", surroundings.surroundings, needs=("settings",)),
     Check("port", listening.port, needs=("settings",)),
     Check("service", listening.service, needs=("settings",), after=("port",)),
-    Check("database", database.database, needs=("settings",), after=("port",), deadline=30.0),
+    Check("database", database.database, needs=("settings",), after=("port",)),
     Check("source", source.source, needs=("settings",), deadline=source.TICK_S + 30.0),
     Check("series", source.series, needs=("source",)),
     Check("freshness", source.freshness, needs=("source",)),

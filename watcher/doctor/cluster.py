@@ -109,26 +109,33 @@ async def permissions(examination: Examination) -> Sequence[Result]:
         return [warn(f"the rights of this account cannot be told: {error}", error.hint or "try kubectl auth can-i")]
     finally:
         await client.close()
-    results = [
-        (fail if right.vital else warn)(
-            f"this account may not {right.shown}, which is for {right.purpose}",
-            missing_rule(right.verb, right.resource.plural, group=right.resource.group),
-        )
-        for right, may in zip(needed, granted, strict=True)
-        if not may
-    ]
+    refused: dict[str, list[Right]] = {}
+    for right, may in zip(needed, granted, strict=True):
+        if not may:
+            refused.setdefault(right.purpose, []).append(right)
+    results = [_missing(purpose, missing) for purpose, missing in refused.items()]
     return results or [ok(f"this account may {', '.join(right.shown for right in needed)}")]
+
+
+def _missing(purpose: str, missing: Sequence[Right]) -> Result:
+    """One line for all rights that serve the same."""
+    told = f"this account may not {', '.join(right.shown for right in missing)}, which is for {purpose}"
+    rules = (missing_rule(right.verb, right.resource.plural, group=right.resource.group) for right in missing)
+    return (fail if any(right.vital for right in missing) else warn)(told, " ".join(rules))
 
 
 async def addresses(examination: Examination) -> Sequence[Result]:
     """Whether the source calls its nodes by IP addresses, which says without any cluster that they are not mapped."""
-    names = examination.the(Visit).nodes
+    visit = examination.the(Visit)
+    names = visit.nodes
     if not names:
         return [skipped("there are no samples, so there are no names")]
     wrong = addresses_among(names)
     if wrong:
         told = f"the source calls these by their address: {some_of(wrong, names)}"
-        return [fail(f"{told}; Kubernetes calls no node so, and schedulers find no load for it", LABEL_CURE)]
+        cure = f"have them taken for nodes by naming the cluster (docs/node-names.md), or {LABEL_CURE}"
+        why = "Kubernetes calls no node so, and schedulers find no load for it"
+        return [fail(f"{told}; {why}", LABEL_CURE if visit.named else cure)]
     return [ok(f"the source calls its nodes {some(names)}")]
 
 

@@ -40,8 +40,11 @@ def _database_of(found: Settings) -> Database:
 
 
 def _judge(seen: Look, found: Settings, *, serving: bool) -> Iterator[Result]:
-    state = "is not there yet, serve will make it" if seen.revision is None else f"has schema {seen.revision}"
-    if seen.revision not in (None, seen.newest):
+    state = f"has schema {seen.revision}"
+    if seen.revision is None:
+        server = is_server(found.store.url)
+        state = "has no tables yet, serve will make them" if server else "is not there yet, serve will make it"
+    elif seen.revision != seen.newest:
         state += f", and {seen.newest} is needed"
     told = f"{seen.where} can be written and {state}"
     if seen.holder and not serving:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-DEADLINE_S = 15.0
+DEADLINE_S = 30.0
 STOPPERS = (Status.FAIL, Status.SKIPPED)
 
 
@@ -130,7 +131,7 @@ async def aside(call: Callable[[], T]) -> T:
             outcome = _later(future.set_exception, error)
         else:
             outcome = _later(future.set_result, value)
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop has ended meanwhile: nobody waits for it any more
             loop.call_soon_threadsafe(settle, outcome)
 
     threading.Thread(target=run, name="doctor", daemon=True).start()

@@ -59,8 +59,8 @@ async def port(examination: Examination) -> Sequence[Result]:
         return [ok(f"{where} is free, nothing runs there yet")]
     listener = await aside(lambda: _listener_on(server.port))
     url = own_url(found)
-    async with _session(found, url=url) as session:
-        with suppress(aiohttp.ClientError, OSError):
+    with suppress(aiohttp.ClientError, OSError):
+        async with _session(found, url=url) as session:
             if await _is_ours(session, url):
                 examination.leave(Serving(url))
                 return [ok(f"a load-watcher listens on {where} already ({listener})")]

@@ -52,7 +52,7 @@ class Printer:
     """Prints results as they come; a context, so that the moving line is gone at its end."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False, soft_wrap=False)
+        self._console = console or Console(highlight=False)
         self._waiting = self._console.status("looking …") if self._console.is_terminal else None
 
     def __enter__(self) -> Self:

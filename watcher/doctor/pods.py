@@ -9,7 +9,7 @@ from watcher import providers
 from watcher.doctor.examination import Examination
 from watcher.doctor.results import Result, count, fail, ok, skipped, some, warn
 from watcher.doctor.source import Visit
-from watcher.providers.base import NoPodUsage, ProviderError, fetch_pods
+from watcher.providers.base import NoPodUsage, ProviderError, ProviderRefused, fetch_pods
 from watcher.settings import Settings
 
 
@@ -23,7 +23,7 @@ async def pods(examination: Examination) -> Sequence[Result]:
     await provider.start()
     try:
         fetch = await fetch_pods(provider, time.time())
-    except NoPodUsage as error:
+    except (NoPodUsage, ProviderRefused) as error:
         told = f"no pod usage: {error}"
         return [fail(told, error.hint) if wanted == "on" else skipped(f"{told} (nodes do without)", error.hint)]
     except ProviderError as error:
@@ -41,7 +41,8 @@ async def pods(examination: Examination) -> Sequence[Result]:
     ]
     cure = "docs/pods.md says what is asked of the source, and what becomes of odd readings"
     results += [warn(finding.reason, cure) for finding in fetch.findings]
-    strange = sorted(set(nodes) - set(examination.the(Visit).nodes))
+    visit = examination.the(Visit)
+    strange = sorted(set(nodes) - {*visit.nodes, *visit.names})
     if strange:
         results.append(warn(f"pods are on nodes that have no samples: {some(strange)}", cure))
     return results

@@ -12,7 +12,6 @@ from enum import StrEnum
 
 ALL_WELL = 0
 SOMETHING_FAILED = 1
-COULD_NOT_RUN = 2
 NAMED_AT_MOST = 5
 
 

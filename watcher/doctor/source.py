@@ -20,7 +20,8 @@ from watcher import directory, providers
 from watcher.doctor.examination import Examination
 from watcher.doctor.listening import of_kinds
 from watcher.doctor.results import Result, count, fail, ok, skipped, some_of, warn
-from watcher.model import F64, METRIC_BY_NAME, FindingKind, Metric, MetricType, SeriesBatch, Snapshot
+from watcher.history import MAX_CADENCE_S
+from watcher.model import F64, METRIC_ORDER, FindingKind, Metric, MetricType, SeriesBatch, Snapshot
 from watcher.providers.base import Fetch, Provider, ProviderError, QueryFailure, QueryPlan
 from watcher.refresh import Refresher
 from watcher.server import refresh_config
@@ -30,8 +31,9 @@ TICK_S = 60.0
 """Longest that one tick is waited for; a backfill that is not done by then goes without."""
 NEEDED = (MetricType.CPU, MetricType.MEMORY)
 """What the Trimaran plug-ins score by."""
-RAREST_S = 150.0
-"""Two samples in the shortest window of five minutes (contract 5.1, "Coverage")."""
+RAREST_S = 2 * MAX_CADENCE_S
+"""A window counts with half the samples that it should have at the longest cadence, and with no fewer than two
+(contract 5.1, "Coverage"): so samples may be this far apart, and no farther than half of the window."""
 SKEW_FINDINGS = (FindingKind.CLOCK_SKEW, FindingKind.FUTURE_SAMPLE)
 # What a line of its own tells better.
 TOLD_ELSEWHERE = (
@@ -120,8 +122,8 @@ async def source(examination: Examination) -> Sequence[Result]:
     config = replace(refresh_config(found), pods="off")  # those are asked for apart
     refresher = Refresher(provider=watched, config=config, directory=cluster)
     began = time.monotonic()
-    await watched.start()
     try:
+        await watched.start()
         if cluster is not None:
             await cluster.start()
             await cluster.settle(found.provider.timeout)  # a tick of serve would wait less long, and try again
@@ -263,31 +265,31 @@ async def cadence(examination: Examination) -> Sequence[Result]:
         return [warn("there is one sample a node: how often they come cannot be told yet", "try again in some minutes")]
     told = f"samples come every {distance:.0f} s"
     without = _without_window(snapshot)
-    if distance > RAREST_S:
+    shortest = snapshot.windows[0]
+    if distance > min(shortest.seconds / 2, RAREST_S):
         cure = "lower the scrape interval (or the interval of the recording rule) to a minute or less"
-        return [fail(f"{told}, too seldom for windows of 5 minutes", cure)]
+        return [fail(f"{told}, too seldom for the {shortest.label} window", cure)]
     if without:
-        label = snapshot.windows[0].label
         cure = "younger than half of it, or scraped too seldom? They have their latest value only, and no deviation"
-        return [warn(f"{told}; these lack the {label} window of CPU: {some_of(without, snapshot.nodes)}", cure)]
+        return [
+            warn(f"{told}; these lack the {shortest.label} window of CPU: {some_of(without, snapshot.nodes)}", cure)
+        ]
     return [ok(f"{told}, enough for the windows {', '.join(window.label for window in snapshot.windows)}")]
 
 
 def distance_of(visit: Visit) -> float | None:
-    """Median distance in seconds of the source's own times within a series, of the metric that schedulers use most;
-    None where no series has two. Other than a history's cadence this has no upper bound."""
-    fetches = (visit.fetch, *visit.earlier)
-    metrics = [batch.metric for fetch in fetches for batch in fetch.batches]
-    if not metrics:
+    """Median distance in seconds of the distinct times of a node, of the metric that schedulers use most; None where no
+    node has two. Other than a history's cadence this has no upper bound."""
+    batches = [batch for fetch in (visit.fetch, *visit.earlier) for batch in fetch.batches]
+    if not batches:
         return None
-    first = min(metrics, key=lambda metric: list(METRIC_BY_NAME).index(metric.name))
-    batches = [batch for fetch in fetches for batch in fetch.batches if batch.metric.name == first.name]
-    distances = np.concatenate([_distances(batches)])
+    first = min((batch.metric.name for batch in batches), key=METRIC_ORDER.__getitem__)
+    distances = _distances([batch for batch in batches if batch.metric.name == first])
     return float(np.median(distances)) if len(distances) else None
 
 
 def _distances(batches: Sequence[SeriesBatch]) -> F64:
-    """Distances of distinct times of the same node, over all batches."""
+    """Distances of the distinct times of each node, over all batches; seconds."""
     index: dict[str, int] = {}
     node = np.concatenate(
         [np.array([index.setdefault(name, len(index)) for name in batch.nodes])[batch.series] for batch in batches]

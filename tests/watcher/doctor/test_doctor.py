@@ -23,7 +23,7 @@ from rich.console import Console
 import watcher
 from tests.conftest import RunService
 from tests.doctor import Told, doctor
-from tests.fakes.kube import NODE_METRICS, NODES, POD_METRICS, FakeKube, Fault
+from tests.fakes.kube import NODE_METRICS, NODES, POD_METRICS, PODS, FakeKube, Fault
 from tests.fakes.kube_rules import status_object
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, matrix, told, until_hung_up, vector
 from tests.real.parts import REPOSITORY, free_port, make_certificates
@@ -85,6 +85,7 @@ def test_a_check_that_breaks_or_hangs_costs_its_own_line_only():
 
 def test_what_blocks_is_called_aside():
     """Its outcome comes back, and a call that never ends keeps neither the check nor the process."""
+    reading, writing = os.pipe()
 
     async def calls(_: Examination) -> list[Result]:
         with pytest.raises(FileNotFoundError):
@@ -92,11 +93,11 @@ def test_what_blocks_is_called_aside():
         return [ok(await aside(lambda: "well"))]
 
     async def blocks(_: Examination) -> list[Result]:
-        reading, _writing = os.pipe()
         await aside(lambda: os.read(reading, 1))
         return []
 
     results = run_checks(Check("calls", calls), Check("blocks", blocks, deadline=0.05))
+    os.close(writing)  # the call ends now, when nobody listens any more
     assert ["ok", "fail"] == [result.status for result in results]
 
 
@@ -358,7 +359,7 @@ def test_a_database_of_a_newer_version():
 def test_a_database_on_a_server(server_database: str):
     """Empty, made, in use by a watcher of the same name, and one that cannot be reached; never with its password."""
     mine = ("--store-url", server_database, "--set", "store.watcher_id=a", "--set", "provider.metrics=CPU")
-    doctor(*mine).one("database", "ok", "is not there yet, serve will make it")
+    doctor(*mine).one("database", "ok", "has no tables yet, serve will make them")
     upgrade(database_at(server_database))
     with database_at(server_database, watcher="a") as other:
         other.acquire(owner="")
@@ -498,7 +499,8 @@ def test_clocks_that_disagree():
 def test_the_source_names_nodes_by_address():
     """Found without any cluster at hand."""
     said = ask(lambda asked: healthy(asked, nodes="10.1.2.3 node-b"))
-    assert "__meta_kubernetes_pod_node_name" in said.one("addresses", "fail", "10.1.2.3 (1 of 2 nodes)").cure
+    line = said.one("addresses", "fail", "10.1.2.3 (1 of 2 nodes)", "naming the cluster")
+    assert "__meta_kubernetes_pod_node_name" in line.cure
 
 
 # --- Kubernetes ------------------------------------------------------------------------------------------------------
@@ -567,12 +569,13 @@ def test_an_account_that_is_not_known_has_no_rights():
 
 def test_rights_for_pods_are_missed_only_where_pods_are_wanted():
     """A warning by default, a failure with refresh.pods = on, and none of it with off."""
-    with FakeKube(forbidden={("list", POD_METRICS)}) as server:
+    with FakeKube(forbidden={("list", POD_METRICS), ("list", PODS)}) as server:
         server.node("node-1")
         server.usage("node-1", time=now())
         perhaps, wanted, off = (kube(server, "--set", f"refresh.pods={mode}") for mode in ("auto", "on", "off"))
-    assert 'resources: ["pods"]' in perhaps.one("permissions", "warn", "may not list pods.metrics.k8s.io").cure
-    perhaps.one("pods", "warn", "403")
+    line = perhaps.one("permissions", "warn", "may not list pods.metrics.k8s.io, list pods, which")
+    assert 2 == line.cure.count('resources: ["pods"]')
+    perhaps.one("pods", "skipped", "403", "nodes do without")
     assert {"pods", "permissions"} == wanted.failed()
     assert 0 == off.exit_code
     assert not any("pods." in line.what for line in off.of("permissions"))
