@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -120,6 +120,7 @@ class KubeClient:
         self._current: _Connection | None = None
         self._open: set[_Connection] = set()
         self._server = ""
+        self._private: Sequence[str] = ()
         self._decoders: dict[type[Any], msgspec.json.Decoder[ObjectList[Any]]] = {}
 
     async def close(self) -> None:
@@ -264,6 +265,7 @@ class KubeClient:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer that is none of failure, its body not yet read. Raises the error that any other one means."""
         access = connection.access
+        self._private = [each.removeprefix("Bearer ") for each in headers.values()]
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=call.silence or self._timeout)
         response = None
         try:
@@ -279,7 +281,7 @@ class KubeClient:
                     server_hostname=access.tls_server_name if access.tls else None,
                 )
                 if response.status not in DONE:
-                    raise await _read_failure(response, call, private=headers.values())
+                    raise await _read_failure(response, call, private=self._private)
             yield response
         finally:
             if response is not None:
@@ -318,17 +320,17 @@ class KubeClient:
                 retired, self._current = self._current, None
                 if retired is not None and not retired.users:
                     await self._end(retired)
-            raise (told.told_by(self._server) if self._server else told) from error
+            raise (told.told_by(self._server, private=self._private) if self._server else told) from error
 
 
 async def _read_failure(response: aiohttp.ClientResponse, call: _Call, *, private: Iterable[str]) -> KubeError:
-    """What an answer of failure means, of which the beginning is enough. Some pages before an API show the request, so
-    what is `private` in it is taken out."""
+    """What an answer of failure means, of which the beginning is enough. Without what is `private` in it, for
+    some pages before an API show the request."""
     body = b""
     while len(body) < CHUNK and (chunk := await response.content.read(CHUNK)):
         body += chunk
-    for header in private:
-        body = body.replace(header.removeprefix("Bearer ").encode(), b"***")
+    for secret in private:  # before it is cut, for a half of one would not be found
+        body = body.replace(secret.encode(), b"***")
     return error_of(
         response.status,
         read_status(body),

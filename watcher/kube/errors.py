@@ -9,6 +9,7 @@ Pure: answers in, errors out.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -44,10 +45,14 @@ class KubeError(Exception):
         self.causes = causes
         self.retry_after = retry_after
 
-    def told_by(self, server: str) -> Self:
-        """The same, with the server's address before its message."""
+    def told_by(self, server: str, *, private: Iterable[str] = ()) -> Self:
+        """The same, with the server's address before its message, and without what is `private` in it: what stands
+        before an API may answer with what it was asked."""
+        message = str(self)
+        for secret in private:
+            message = message.replace(secret, "***")
         told = type(self)(
-            f"{server}: {self}",
+            f"{server}: {message}",
             hint=self.hint,
             status=self.status,
             causes=self.causes,

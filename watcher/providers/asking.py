@@ -125,10 +125,11 @@ def _seconds(text: str, *, date: str) -> float | None:
 # --- errors and retries ----------------------------------------------------------------------------------------------
 
 
-def placed(error: ErrorT, address: str) -> ErrorT:
-    """The same error with the address before its message."""
+def placed(error: ErrorT, address: str, *, scrub: Callable[[str], str]) -> ErrorT:
+    """The same error with the address before its message, in which `scrub` hides what we sent in confidence: a proxy
+    may answer with what it was asked."""
     told = copy.copy(error)
-    told.args = (f"{address}: {error}",)
+    told.args = (f"{address}: {scrub(str(error))}",)
     return told
 
 

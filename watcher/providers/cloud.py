@@ -174,7 +174,7 @@ class Series:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What a service said. `labels` are the tags or dimensions of series without a host, `odd` the number of series
-    that were left out because a value of theirs was no number."""
+    that cannot be read."""
 
     series: Sequence[Series]
     labels: frozenset[str] = frozenset()
@@ -237,6 +237,7 @@ class Line:
         self._free = asyncio.Semaphore(LINES)
         self._aside = Aside()
         self._paused_until = float("-inf")
+        self._private: Sequence[str] = ()
 
     def start(self) -> None:
         """Asks nothing."""
@@ -273,10 +274,9 @@ class Line:
             with self._placed():
                 async with asyncio.timeout_at(deadline), self._free:
                     self._heed_pause()
-                    sent = self._headers()
-                    answer = await send(self._connected(), sent)
+                    answer = await send(self._connected(), self._headers())
                     if answer.status != 200:
-                        raise self._refusal(answer, sent)
+                        raise self._refusal(answer)
                     return Heard(await self._aside.do(read, answer), answer.clock_offset_s)
 
         return await retried(attempt, pauses=self._config.backoff, deadline=deadline)
@@ -287,7 +287,8 @@ class Line:
         try:
             yield
         except (ProviderError, TimeoutError, OSError, aiohttp.ClientError) as error:
-            raise placed(translated(error, tls=self.address.startswith("https:")), self.address) from error
+            told = translated(error, tls=self.address.startswith("https:"))
+            raise placed(told, self.address, scrub=self._scrub) from error
 
     def _connected(self) -> Exchange:
         if self._exchange is None:
@@ -298,8 +299,16 @@ class Line:
         return self._exchange
 
     def _headers(self) -> dict[str, str]:
+        credentials = self._credentials()
+        self._private = [*credentials.values(), *(each for each in self._config.headers.values() if len(each) >= 8)]
         own = {"User-Agent": f"load-watcher/{__version__}", "Accept": "application/json"}
-        return sendable({**own, **self._config.headers, **self._credentials()})
+        return sendable({**own, **self._config.headers, **credentials})
+
+    def _scrub(self, text: str) -> str:
+        """A text of the far side without what we last sent it in confidence."""
+        for secret in self._private:
+            text = text.replace(secret, "***")
+        return text
 
     def _heed_pause(self) -> None:
         left = self._paused_until - asyncio.get_running_loop().time()
@@ -308,9 +317,9 @@ class Line:
 
     # --- refusals ----------------------------------------------------------------------------------------------------
 
-    def _refusal(self, answer: Answer, sent: Mapping[str, str]) -> ProviderError:
+    def _refusal(self, answer: Answer) -> ProviderError:
         """What an answer with another status than 200 means."""
-        status, said = answer.status, self._said(answer, sent)
+        status, said = answer.status, self._said(answer)
         if status in (401, 403):
             words = "wants credentials" if status == 401 else "forbids the query"
             return ProviderRefused(f"it {words} ({status}): {said}", hint=self._hint)
@@ -339,19 +348,16 @@ class Line:
             hint="Check provider.queries, provider.cluster_name and provider.host_name_suffix.",
         )
 
-    def _said(self, answer: Answer, sent: Mapping[str, str]) -> str:
-        """Its own words, without what we told it in confidence."""
+    def _said(self, answer: Answer) -> str:
+        """Its own words."""
         try:
             said = _SAID.decode(answer.body)
             words = "; ".join(said.errors) if isinstance(said.errors, list) else said.errors
             text = words or said.message or said.error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             text = ""
-        text = text or answer.body[:4096].decode(errors="replace")
-        private = [value for value in self._config.headers.values() if len(value) >= 8]
-        for secret in (*(sent[name] for name in self._credentials() if name in sent), *private):
-            text = text.replace(secret, "***") if secret else text
-        return shown(text)
+        # before it is cut, for a half of a secret would not be found
+        return shown(self._scrub(text or answer.body[:4096].decode(errors="replace")))
 
     def _pause(self, answer: Answer, said: str) -> ProviderUnreachable:
         """It was asked too often: nobody asks it again before it wants to be."""
@@ -418,9 +424,11 @@ class CloudProvider:
         fetching = self._fetches.begin(since, until)
         asked = []
         for name, watch in self._watches.items():
-            if watch.plans and (only is None or name in only):
+            if only is not None and name not in only:
+                continue
+            if watch.plans:
                 asked.append(watch)
-            elif not watch.plans and fetching.present:
+            elif fetching.present:
                 reason = f"{self.source} has no usual metric for it: set provider.queries.{watch.metric.key}"
                 fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
         outcomes = await answered(self._fetch_metric(watch, fetching) for watch in asked)
@@ -462,7 +470,7 @@ class CloudProvider:
             reason = f"the source warns: {shown(warning)}"
             fetching.find(FindingKind.QUERY_FAILED, plan.metric, reason, Remedy.REPORTED)
         if reply.odd:
-            reason = f"{reply.odd} series have values that are no numbers"
+            reason = f"{reply.odd} series cannot be read: a value is no number, or they do not fit their times"
             fetching.find(FindingKind.NON_FINITE, plan.metric, reason, Remedy.DROPPED)
         named = [series for series in reply.series if series.host]
         self._report_nameless(plan, reply, len(reply.series) - len(named), fetching)

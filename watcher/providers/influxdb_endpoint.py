@@ -27,13 +27,15 @@ class Endpoint:
         self.address = config.address.rstrip("/")
         self.has_tls = parts.scheme == "https"
         self._config = config
+        self._sent: Mapping[str, str] = {}
         self._private = [value for value in config.headers.values() if len(value) >= 8]
 
     def headers(self) -> dict[str, str]:
         """The headers of a question with the credentials as their files have them now. Raises ProviderRefused."""
         credentials = self._authorization()
         given = {"User-Agent": f"load-watcher/{__version__}", **self._config.headers}
-        return sendable({**given, **({"Authorization": credentials} if credentials else {})})
+        self._sent = sendable({**given, **({"Authorization": credentials} if credentials else {})})
+        return dict(self._sent)
 
     def flux_headers(self) -> dict[str, str]:
         """The same for Flux, which knows tokens only: 1.8 takes `user:password` for one."""
@@ -42,9 +44,9 @@ class Endpoint:
             headers["Authorization"] = f"Token {self._config.username}:{self._password()}"
         return headers
 
-    def scrub(self, text: str, *, sent: Mapping[str, str]) -> str:
-        """A text of the far side without what we sent it in confidence."""
-        kind, _, credentials = sent.get("Authorization", "").partition(" ")
+    def scrub(self, text: str) -> str:
+        """A text of the far side without what we last sent it in confidence."""
+        kind, _, credentials = self._sent.get("Authorization", "").partition(" ")
         pair = base64.b64decode(credentials).decode() if kind == "Basic" else credentials
         for secret in (credentials, pair.partition(":")[2], *self._private):
             text = text.replace(secret, "***") if secret else text

@@ -115,7 +115,7 @@ def refusal(
     """What an answer with this status means, without secrets."""
     error = error_of(
         status,
-        body=endpoint.scrub(body[:ERROR_BYTES].decode(errors="replace"), sent=sent).encode(),
+        body=endpoint.scrub(body[:ERROR_BYTES].decode(errors="replace")).encode(),
         content_type=headers.get("Content-Type", ""),
         location=without_credentials(headers.get("Location", "")),
         authorised="Authorization" in sent,
@@ -183,7 +183,8 @@ class Transport:
             async with asyncio.timeout_at(deadline):
                 return await attempt()
         except (ProviderError, TimeoutError, OSError, aiohttp.ClientError) as error:
-            raise placed(translated(error, tls=self._endpoint.has_tls), self.address) from error
+            told = translated(error, tls=self._endpoint.has_tls)
+            raise placed(told, self.address, scrub=self._endpoint.scrub) from error
 
     # --- which language ----------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class Endpoint:
         # Compression costs a server next door more time than it saves (testing.md 2.4: 1.0 s against 0.31 s).
         encoding = "identity" if _is_loopback(parts.hostname or "") else "gzip"
         self._headers = {"User-Agent": f"load-watcher/{__version__}", "Accept-Encoding": encoding, **config.headers}
+        self._sent: Mapping[str, str] = {}
         self._private = [value for value in config.headers.values() if len(value) >= 8]
 
     def headers(self) -> dict[str, str]:
@@ -52,11 +53,12 @@ class Endpoint:
                     f"the header {name!r} has characters that cannot be sent",
                     hint="Check provider.headers, and the token, for line breaks and letters outside Latin-1.",
                 )
+        self._sent = headers
         return headers
 
-    def scrub(self, text: str, *, sent: Mapping[str, str]) -> str:
-        """A text of the far side without what we sent it in confidence: some error pages show the request."""
-        _, _, credentials = sent.get("Authorization", "").partition(" ")
+    def scrub(self, text: str) -> str:
+        """A text of the far side without what we last sent it in confidence: some error pages show the request."""
+        _, _, credentials = self._sent.get("Authorization", "").partition(" ")
         for secret in (credentials, self._token, self._password, *self._private):
             text = text.replace(secret, "***") if secret else text
         return text

@@ -211,7 +211,7 @@ class _Line(requests.Session):
         if response.status_code != 200:
             error = error_of(
                 response.status_code,
-                body=self._endpoint.scrub(body.decode(errors="replace"), sent=sent).encode(),
+                body=self._endpoint.scrub(body.decode(errors="replace")).encode(),
                 content_type=content_type,
                 location=without_credentials(response.headers.get("Location", "")),
                 authorised="Authorization" in sent,
@@ -395,7 +395,7 @@ class Transport:
         except TimeoutError as error:
             raise ProviderUnreachable(f"{self.address}: it does not answer in time") from error
         except ProviderError as error:
-            raise placed(error, self.address) from error
+            raise placed(error, self.address, scrub=self._endpoint.scrub) from error
 
     async def _result_of(self, call: _Call[T], *, timeout: float) -> T:
         self._on_line.add(call)

@@ -254,7 +254,10 @@ def test_a_series_with_values_that_are_none_is_left_out():
     got = answer_of(answered(heads, AT, rows))
     assert {"a"} == samples(got).keys()
     (finding,) = got.findings
-    assert (FindingKind.NON_FINITE, "3 series have values that are no numbers") == (finding.kind, finding.reason)
+    assert (
+        FindingKind.NON_FINITE,
+        "3 series cannot be read: a value is no number, or they do not fit their times",
+    ) == (finding.kind, finding.reason)
 
 
 def test_a_group_that_comes_twice_loses_nothing():

@@ -392,6 +392,16 @@ def test_a_status_that_is_an_error(kind: Kind, status: int, expected: Any):
     assert str(status) in str(error)
 
 
+@pytest.mark.parametrize("page", ["<pre>{}</pre>", "{}", '{{"request": "{}"}}'], ids=["page", "text", "JSON"])
+def test_a_good_status_over_our_own_request(kind: Kind, page: str):
+    """As echo servers and debugging proxies answer: what we sent in confidence is not passed on."""
+
+    def mirror(asked: Asked) -> bytes:
+        return told(page.format(str(asked.headers).replace('"', "'")))
+
+    assert isinstance(outcome(kind, mirror), (ProviderMalformed, ProviderRefused))
+
+
 def test_unavailable_and_then_well_again(kind: Kind):
     """At the latest at the next fetch."""
     answers = iter([told("try later", status=503)])

@@ -277,9 +277,9 @@ def test_null_and_unreadable_points():
     """The first are no samples; the second cost their series, with a finding."""
     got = fetched(f'{{"data": {{"E000A": [[{AT}, null], [{AT - 60000}, 3]], "E001A": [[{AT}, "NaN"]]}}}}')
     assert {"a": [(NOW - 120, 3.0)]} == samples(got)
-    assert [(FindingKind.NON_FINITE, "1 series have values that are no numbers")] == [
-        (finding.kind, finding.reason) for finding in got.findings
-    ]
+    assert [
+        (FindingKind.NON_FINITE, "1 series cannot be read: a value is no number, or they do not fit their times")
+    ] == [(finding.kind, finding.reason) for finding in got.findings]
 
 
 def test_a_half_answer_is_taken_with_its_warnings():
