@@ -288,7 +288,7 @@ class Line:
             yield
         except (ProviderError, TimeoutError, OSError, aiohttp.ClientError) as error:
             told = translated(error, tls=self.address.startswith("https:"))
-            raise placed(told, self.address, scrub=self._scrub) from error
+            raise placed(told, self.address, scrub=self.scrub) from error
 
     def _connected(self) -> Exchange:
         if self._exchange is None:
@@ -304,7 +304,7 @@ class Line:
         own = {"User-Agent": f"load-watcher/{__version__}", "Accept": "application/json"}
         return sendable({**own, **self._config.headers, **credentials})
 
-    def _scrub(self, text: str) -> str:
+    def scrub(self, text: str) -> str:
         """A text of the far side without what we last sent it in confidence."""
         for secret in self._private:
             text = text.replace(secret, "***")
@@ -357,7 +357,7 @@ class Line:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             text = ""
         # before it is cut, for a half of a secret would not be found
-        return shown(self._scrub(text or answer.body[:4096].decode(errors="replace")))
+        return shown(self.scrub(text or answer.body[:4096].decode(errors="replace")))
 
     def _pause(self, answer: Answer, said: str) -> ProviderUnreachable:
         """It was asked too often: nobody asks it again before it wants to be."""
@@ -467,7 +467,7 @@ class CloudProvider:
         """The samples of the span, converted; None if there are none. Raises ProviderRefused where no series says its
         host."""
         for warning in reply.warnings:
-            reason = f"the source warns: {shown(warning)}"
+            reason = f"the source warns: {shown(self._service.line.scrub(warning))}"
             fetching.find(FindingKind.QUERY_FAILED, plan.metric, reason, Remedy.REPORTED)
         if reply.odd:
             reason = f"{reply.odd} series cannot be read: a value is no number, or they do not fit their times"

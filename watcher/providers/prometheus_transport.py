@@ -76,8 +76,6 @@ class _Content:
     content_type: str
     clock_offset_s: float | None
     victoria_metrics: bool
-    scrub: Callable[[str], str]
-    """Takes out of a text of the far side what we told it in confidence."""
 
 
 class _Answer(requests.Response):
@@ -223,9 +221,7 @@ class _Line(requests.Session):
         answer.status_code = response.status_code
         offset = clock_offset(response.headers.get("Date"), heard=heard)
         victoria_metrics = VICTORIA_METRICS_HEADER in response.headers
-        answer.whole = _Content(
-            body, content_type, offset, victoria_metrics, lambda text: self._endpoint.scrub(text, sent=sent)
-        )
+        answer.whole = _Content(body, content_type, offset, victoria_metrics)
         return answer
 
 
@@ -425,5 +421,6 @@ class Transport:
             time.sleep(BREATH_S)  # between the envelope before, which is one long call, and this one
             envelope = read_envelope(answer.body, content_type=answer.content_type)
             content = read(_unhurried(series_of(envelope, expects=expects)))
-        missing, remarked = answer.scrub(missing_part(envelope)), tuple(map(answer.scrub, remarks(envelope)))
+        scrub = self._endpoint.scrub
+        missing, remarked = scrub(missing_part(envelope)), tuple(map(scrub, remarks(envelope)))
         return Reply(content, missing, remarked, answer.clock_offset_s, took)
