@@ -1,0 +1,65 @@
+"""Our manifests before a real API server: it takes each of them, and what the service account may do is what it needs.
+
+It is of Kubernetes 1.20, which knows PodDisruptionBudgets as policy/v1beta1 only: those are left out.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.deploy.rendering import Manifest, charted, kustomized
+from tests.real.kube import ApiServer
+from tests.real.parts import REPOSITORY
+
+pytestmark = pytest.mark.real_apiserver
+
+ACCOUNT = {"Impersonate-User": "system:serviceaccount:load-watcher:load-watcher"}
+PREFIXES = {
+    "v1": "/api/v1",
+    "apps/v1": "/apis/apps/v1",
+    "networking.k8s.io/v1": "/apis/networking.k8s.io/v1",
+    "rbac.authorization.k8s.io/v1": "/apis/rbac.authorization.k8s.io/v1",
+}
+PLURALS = {"NetworkPolicy": "networkpolicies"}
+
+
+def collection(manifest: Manifest) -> str:
+    """Where an object like this is created."""
+    namespace = manifest["metadata"].get("namespace")
+    plural = PLURALS.get(manifest["kind"], f"{manifest['kind'].lower()}s")
+    inner = f"namespaces/{namespace}/{plural}" if namespace else plural
+    return f"{PREFIXES[manifest['apiVersion']]}/{inner}"
+
+
+@pytest.fixture(params=["kustomize", "helm"])
+def installed(request: pytest.FixtureRequest, apiserver: ApiServer) -> Iterator[list[Manifest]]:
+    """What installs the service over metrics-server, created in this order of kinds, and removed again."""
+    rendered = charted() if request.param == "helm" else kustomized(REPOSITORY / "deploy/overlays/metrics-server")
+    apiserver.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "load-watcher"}})  # 409 where it is there already
+    created = [each for each in rendered if each["kind"] not in ("PodDisruptionBudget", "Namespace")]
+    for manifest in created:
+        apiserver.make(collection(manifest), **manifest)
+    yield created
+    for manifest in created:
+        path = f"{collection(manifest)}/{manifest['metadata']['name']}"
+        assert apiserver.ask("DELETE", path).ok
+
+
+def test_the_api_server_takes_the_manifests_and_grants_what_is_used(
+    apiserver: ApiServer, installed: list[Manifest]
+) -> None:
+    """Nodes and nothing else. metrics-server is not there, and is not found: who may not ask is refused before that."""
+    assert {"Deployment", "Service", "NetworkPolicy", "ClusterRole", "ConfigMap"} <= {
+        each["kind"] for each in installed
+    }
+
+    def status(path: str) -> int:
+        return apiserver.ask("GET", path, headers=ACCOUNT).status_code
+
+    assert 200 == status("/api/v1/nodes")
+    assert 200 == status("/api/v1/nodes?watch=1&timeoutSeconds=1")
+    assert 404 == status("/apis/metrics.k8s.io/v1beta1/nodes")
+    for refused in ("/api/v1/pods", "/api/v1/secrets", "/apis/metrics.k8s.io/v1beta1/pods", "/api/v1/nodes/a"):
+        assert 403 == status(refused), refused
+    for path in ("/api/v1/nodes", "/api/v1/namespaces/load-watcher/configmaps"):
+        assert 403 == apiserver.ask("POST", path, {"metadata": {"name": "x"}}, headers=ACCOUNT).status_code
