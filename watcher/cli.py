@@ -19,7 +19,8 @@ import click
 from watcher import __version__
 
 if TYPE_CHECKING:
-    from watcher.settings import Settings, SettingsError
+    from watcher.parts import Part
+    from watcher.settings import Problem, Settings, SettingsError
     from watcher.store.database import Database
 
 LOGGER = logging.getLogger(__name__)
@@ -112,7 +113,25 @@ def _load(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) 
     from watcher import settings
 
     flags = _flags(given) | dict(beside or {})
-    return settings.load(flags=flags, environ=os.environ, file=given["config"], cwd=Path.cwd())
+    validators = {"scheduler": _check_scheduler}
+    return settings.load(
+        flags=flags, environ=os.environ, file=given["config"], cwd=Path.cwd(), part_validators=validators
+    )
+
+
+def _check_scheduler(table: Mapping[str, Any]) -> list[Problem]:
+    from scorers.profiles import validate
+
+    return validate(table)
+
+
+def _parts(settings: Settings) -> Sequence[Part]:
+    """What the other packages add to a service with these settings; imported only where it is used."""
+    if "scheduler" not in settings.parts:
+        return ()
+    from scorers.service import SchedulerPart
+
+    return (SchedulerPart(),)
 
 
 def _load_or_exit(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) -> Settings:
@@ -155,7 +174,7 @@ def serve(**given: Any) -> None:
         setup_logging(renewed.log, cluster=cluster)
         return renewed
 
-    raise SystemExit(server.run(settings, reload=reload))
+    raise SystemExit(server.run(settings, reload=reload, parts=_parts(settings)))
 
 
 def _url(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str:

@@ -37,6 +37,7 @@ from watcher.exposition import View
 from watcher.handover import Origin
 from watcher.heap import share_one_heap
 from watcher.model import FindingsDocument, MetricType, Operator, ProviderHealth, Restored, Window
+from watcher.parts import Part
 from watcher.peers import Peers
 from watcher.pods import PublishedPods
 from watcher.providers.base import ProviderError, QueryPlan
@@ -54,11 +55,12 @@ TICK_JOB = "tick"
 NEED_RESTART = ("cluster", "server", "store", "peers", "metrics")  # tables of the settings that are read once
 
 
-def run(settings: Settings, *, reload: Callable[[], Settings]) -> int:
-    """Serve until told to stop; the exit code. `reload` reads the settings again (SettingsError if they are bad)."""
+def run(settings: Settings, *, reload: Callable[[], Settings], parts: Sequence[Part] = ()) -> int:
+    """Serve until told to stop; the exit code. `reload` reads the settings again (SettingsError if they are bad);
+    `parts` are those of other packages, of which each that the settings have is served too."""
     share_one_heap()
     try:
-        return asyncio.run(serve(settings, reload=reload))
+        return asyncio.run(serve(settings, reload=reload, parts=parts))
     except (StoreError, ProviderError) as error:
         print(f"load-watcher: {error}\n{error.hint}".rstrip(), file=sys.stderr)
     except ssl.SSLError as error:
@@ -70,9 +72,9 @@ def run(settings: Settings, *, reload: Callable[[], Settings]) -> int:
     return 1
 
 
-async def serve(settings: Settings, *, reload: Callable[[], Settings]) -> int:
+async def serve(settings: Settings, *, reload: Callable[[], Settings], parts: Sequence[Part] = ()) -> int:
     """Start everything, wait for a signal, stop everything."""
-    watcher = Watcher(settings)
+    watcher = Watcher(settings, parts=parts)
     runner = Runner(watcher.app, shutdown_timeout=SHUTDOWN_S)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -190,7 +192,7 @@ class Every(BaseTrigger):  # type: ignore[misc]  # the library has no types
 class Watcher:
     """The running service: its settings, its parts, and what the HTTP API asks of it (`service.Service`)."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+    def __init__(self, settings: Settings, *, clock: Clock | None = None, parts: Sequence[Part] = ()) -> None:
         self.settings = settings
         self._clock = clock or SystemClock()
         metrics = settings.metrics
@@ -225,8 +227,11 @@ class Watcher:
         self._period = 0.0
         self.telemetry.watch(self)
         protection = Protection(token_of(settings), protect_reads=settings.server.protect_reads)
-        self.app = make_app(self, settings=protection, telemetry=self.telemetry, version=__version__)
+        made = [part.make(table, self) for part in parts if (table := settings.parts.get(part.section))]
+        routes = [route for each in made for route in each.routes]
+        self.app = make_app(self, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes)
         self.app.cleanup_ctx.extend([self._with_store, self._with_source, self._with_ticks])
+        self.app.cleanup_ctx.extend(life for each in made for life in each.lives)
 
     # --- what the API asks (service.Service) -------------------------------------------------------------------------
 

@@ -1,0 +1,137 @@
+"""The extender inside the watcher's service: who keeps its table, and from what.
+
+Nodes and pods come from the Kubernetes API, load from the service beside it, without a request. Where no Kubernetes API
+can be had there are no nodes, and every answer says so by leaving scores at 0; nothing fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from scorers.extender import RESERVED_S, Extender
+from scorers.profiles import read_profiles
+from scorers.ranking import Profile
+from scorers.table import Table
+from scorers.wire import ExtenderBindingArgs
+from watcher.client import InProcessClient, WatcherError
+from watcher.kube import NODES, PODS, Informer, KubeClient, Node, Pod, bind, find_access
+from watcher.model import MetricType, Operator
+from watcher.parts import Made, Serving
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0  # for a new copy of the load; a look costs nothing while there is none
+TYPES = (MetricType.CPU, MetricType.MEMORY, MetricType.GPU)
+OPERATORS = (Operator.LATEST, Operator.AVG, Operator.STD)
+
+
+class Scheduling:
+    """The table with all that keeps it up, and the profiles over it."""
+
+    def __init__(self, scheduler: Mapping[str, Any], serving: Serving) -> None:
+        profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd())
+        if problems:
+            raise ValueError("; ".join(f"{each.key}: {each.message}" for each in problems))
+        for notice in notices:
+            log.warning("settings: %s", notice)
+        self.table = Table()
+        self._serving = serving
+        kubeconfig, context = serving.settings.kubeconfig, serving.settings.kubernetes.context
+        self._kube = KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
+        self._nodes = Informer(self._kube, NODES, on_change=self._node_changed)
+        self._pods = Informer(self._kube, PODS, on_change=self._pod_changed)
+        self._client = InProcessClient(
+            lambda: serving.published,
+            window=serving.windows[-1],
+            types=TYPES,
+            operators=OPERATORS,
+            max_staleness=serving.max_staleness,
+            interval=LOOK_EVERY_S,
+            monotonic=serving.monotonic,
+        )
+        made = {each.name: Profile(each, self.table) for each in profiles}
+        self.extender = Extender(self.table, made, now=serving.now, bind=self._bind)
+        self._blind = ""
+
+    @asynccontextmanager
+    async def life(self, _app: web.Application) -> AsyncIterator[None]:
+        """From the start of the service to its end."""
+        await self._nodes.start()
+        await self._pods.start()
+        following = asyncio.create_task(self._follow(), name="scheduling-load")
+        try:
+            yield
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await self._client.close()
+            await self._pods.close()
+            await self._nodes.close()
+            await self._kube.close()
+
+    # --- what keeps the table up -------------------------------------------------------------------------------------
+
+    def _node_changed(self, name: str, _old: Node | None, new: Node | None) -> None:
+        self.table.set_node(name, new)
+
+    def _pod_changed(self, _name: str, old: Pod | None, new: Pod | None) -> None:
+        self.table.set_pod(old, new, now=self._serving.now())
+
+    async def _follow(self) -> None:
+        """Take over each new copy of the load."""
+        while True:
+            await self._take_load()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _take_load(self) -> None:
+        try:
+            columns = await self._client.refresh()
+        except WatcherError as error:
+            if self.table.load.columns is not None:
+                self.table.set_load(None, now=self._serving.now())
+            self._tell_blind(str(error))
+            return
+        self._tell_blind("")
+        if columns is not self.table.load.columns:
+            self.table.set_load(columns, now=self._serving.now())
+        self.table.expire(self._serving.now())
+
+    def _tell_blind(self, why: str) -> None:
+        """One line when the load goes, and one when it is back."""
+        if why and not self._blind:
+            log.warning("the scheduling plug-ins have no load to go by: %s", why)
+        elif self._blind and not why:
+            log.info("the scheduling plug-ins have load again")
+        self._blind = why
+
+    # --- bind --------------------------------------------------------------------------------------------------------
+
+    async def _bind(self, args: ExtenderBindingArgs) -> None:
+        """Through the API, and counted in the table at that moment: the watch tells it later."""
+        key = f"{args.namespace}/{args.name}"
+        await bind(self._kube, key, node=args.node, uid=args.uid)
+        pod = self._pods.objects.get(key)
+        if pod is not None and pod.metadata.uid == args.uid:
+            now = self._serving.now()
+            with contextlib.suppress(ValueError):  # the watch will say so
+                self.table.reserve(pod, args.node, now=now, until=now + RESERVED_S)
+
+
+class SchedulerPart:
+    """The part of the settings' section [scheduler]."""
+
+    section = "scheduler"
+
+    def make(self, table: Mapping[str, Any], serving: Serving) -> Made:
+        """Routes and life of the extender."""
+        scheduling = Scheduling(table, serving)
+        return Made(tuple(scheduling.extender.routes()), (scheduling.life,))

@@ -1,0 +1,165 @@
+"""The extender in a running service: nodes and pods from a Kubernetes API, load of this very machine."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import RunService
+from tests.fakes.kube import NODES, PODS, FakeKube
+from tests.service import Answer, Service
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """
+[refresh]
+interval = "1s"
+resolution = "1s"
+
+[kubernetes]
+kubeconfig = "{kubeconfig}"
+
+[scheduler.default]
+plugins = [
+  {{ name = "TargetLoadPacking", weight = 1, args = {{ targetUtilization = 50 }} }},
+  {{ name = "NodeResourceLimits", weight = 1 }},
+]
+bind = true
+"""
+STATUS = {"capacity": {"cpu": "8", "memory": "16Gi"}, "allocatable": {"cpu": "8", "memory": "16Gi"}}
+
+
+@pytest.fixture
+def kube() -> Iterator[FakeKube]:
+    with FakeKube() as server:
+        yield server
+
+
+def add_node(kube: FakeKube, name: str) -> None:
+    kube.put(NODES, name, metadata={"name": name}, status=STATUS)
+
+
+def add_pod(kube: FakeKube, name: str, *, node: str = "", milli: int = 1000, phase: str = "Running") -> None:
+    container = {"name": "c", "resources": {"requests": {"cpu": f"{milli}m"}, "limits": {"cpu": f"{milli}m"}}}
+    spec: dict[str, Any] = {"containers": [container], **({"nodeName": node} if node else {})}
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    kube.put(PODS, f"default/{name}", metadata=metadata, spec=spec, status={"phase": phase})
+
+
+def extending(run_service: RunService, kube: FakeKube, tmp_path: Path) -> Service:
+    config = CONFIG.format(kubeconfig=kube.kubeconfig(tmp_path / "kubeconfig"))
+    return run_service("--provider", "host", config=config, env={"NODE_NAME": "worker-1"})
+
+
+def post(service: Service, verb: str, body: object) -> Answer:
+    answer = service.session.post(f"{service.url}/scheduler/default/{verb}", data=json.dumps(body), timeout=60)
+    return Answer(answer.status_code, answer.headers, answer.content)
+
+
+def asking(*names: str, pod: str = "web") -> dict[str, Any]:
+    container = {"name": "c", "resources": {"requests": {"cpu": "1"}}}
+    metadata = {"name": pod, "namespace": "default", "uid": f"uid-{pod}"}
+    return {"Pod": {"metadata": metadata, "spec": {"containers": [container]}}, "Nodes": None, "NodeNames": list(names)}
+
+
+def nodes_of(service: Service) -> dict[str, Any]:
+    nodes: dict[str, Any] = service.get("/scheduler/default/nodes").json()["nodes"]
+    return nodes
+
+
+def requested(service: Service) -> dict[str, int]:
+    return {name: node["requested"].get("cpu", 0) for name, node in nodes_of(service).items()}
+
+
+def test_a_pod_is_ranked_bound_and_counted(run_service: RunService, kube: FakeKube, tmp_path: Path):
+    """By name, over the load of this machine and what the API says of nodes and pods."""
+    for name in ("worker-1", "worker-2"):
+        add_node(kube, name)
+    add_pod(kube, "db", node="worker-2", milli=6000)
+    add_pod(kube, "done", node="worker-1", milli=4000, phase="Succeeded")
+    add_pod(kube, "web")
+    service = extending(run_service, kube, tmp_path)
+    wait_for(lambda: requested(service) == {"worker-1": 0, "worker-2": 6000}, what="nodes and pods")
+    wait_for(lambda: nodes_of(service)["worker-1"]["load"], what="load")
+
+    answer = post(service, "prioritize", asking("worker-1", "worker-2"))
+    assert answer.status == 200
+    scores = {each["Host"]: each["Score"] for each in answer.json()}
+    assert scores["worker-1"] > scores["worker-2"]  # which has no metrics, and most of its limits promised
+    assert nodes_of(service)["worker-1"]["reserved"] == ["uid-web"]
+
+    told = post(service, "explain", {"Pod": asking()["Pod"]}).json()
+    assert [node["name"] for node in told["nodes"]] == ["worker-1", "worker-2"]
+    assert "no metrics of this node: 0" in {each["reason"] for each in told["nodes"][1]["plugins"]}
+
+    binding = {"PodName": "web", "PodNamespace": "default", "PodUID": "uid-web", "Node": "worker-2"}
+    assert post(service, "bind", binding).json() == {"Error": ""}
+    wait_for(
+        lambda: requested(service) == {"worker-1": 0, "worker-2": 7000}, what="the pod on the node it was bound to"
+    )
+    again = post(service, "bind", binding).json()["Error"]
+    assert "web" in again
+    assert "/scheduler/{profile}/prioritize" in service.get("/openapi.json").json()["paths"]
+    assert 0 == service.stop()
+    assert "Traceback" not in service.log()
+
+
+def test_two_thousand_pods_that_come_and_go_leave_the_table_as_the_api_has_it(
+    run_service: RunService, kube: FakeKube, tmp_path: Path
+):
+    """Created, bound, ended and deleted over 500 nodes, with watches that break in between."""
+    chance = random.Random(7)
+    names = [f"node-{i:03d}" for i in range(500)]
+    for name in names:
+        add_node(kube, name)
+    service = extending(run_service, kube, tmp_path)
+    left: dict[str, tuple[str, int]] = {}
+    for i in range(2000):
+        pod, node, milli = f"pod-{i}", chance.choice(names), chance.randrange(1, 4000)
+        add_pod(kube, pod, milli=milli)
+        add_pod(kube, pod, node=node, milli=milli)
+        left[pod] = (node, milli)
+        if chance.random() < 0.4:
+            gone = chance.choice(sorted(left))
+            node, milli = left.pop(gone)
+            if chance.random() < 0.5:
+                kube.delete(PODS, f"default/{gone}")
+            else:
+                add_pod(kube, gone, node=node, milli=milli, phase="Failed")
+        if i % 500 == 250:
+            kube.drop_connections()
+        if i == 1400:
+            kube.compact()
+    expected = dict.fromkeys(names, 0)
+    for node, milli in left.values():
+        expected[node] += milli
+    wait_for(lambda: requested(service) == expected, what="the table to be as the API has it")
+    counts = {name: node["pods"] for name, node in nodes_of(service).items()}
+    assert sum(counts.values()) == len(left)
+
+
+def test_without_a_kubernetes_api_nothing_fails(run_service: RunService, tmp_path: Path):
+    """No nodes are known: every score is 0, which leaves the choice to the other plug-ins of the scheduler."""
+    with FakeKube() as kube:
+        config = CONFIG.format(kubeconfig=kube.kubeconfig(tmp_path / "kubeconfig"))
+    service = run_service("--provider", "host", config=config, env={"NODE_NAME": "worker-1"})
+    assert post(service, "prioritize", asking("worker-1")).json() == [{"Host": "worker-1", "Score": 0}]
+    assert post(service, "filter", asking("worker-1")).json()["NodeNames"] == ["worker-1"]
+    service.wait_for_status(200)
+    assert 0 == service.stop()
+
+
+def test_a_bad_profile_stops_the_start_with_every_problem(run_service: RunService, tmp_path: Path):
+    """Exit 2, each with its key and its cure."""
+    config = '[scheduler.default]\nplugins = [ { name = "TargetLoadPaking" } ]\nreserve = "x"\n'
+    service = run_service("--provider", "host", config=config, wait=False)
+    assert service.process is not None
+    assert 2 == service.process.wait(60)
+    assert "did you mean TargetLoadPacking?" in service.log()
+    assert "scheduler.default.reserve" in service.log()

@@ -1,0 +1,56 @@
+"""What other packages add to the service: a section of the settings, routes, and a life of its own.
+
+The watcher knows nothing of the scorers; the command line hands it their part (`cli.py`), and so the arrows of the
+architecture stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from watcher.api.routing import Route
+from watcher.model import Window
+from watcher.publish import Published
+from watcher.settings import Settings
+
+
+class Serving(Protocol):
+    """What a part may ask of the service that it is in."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def published(self) -> Published | None: ...
+
+    @property
+    def windows(self) -> tuple[Window, ...]: ...
+
+    @property
+    def max_staleness(self) -> float: ...
+
+    def now(self) -> float: ...
+
+    def monotonic(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A part at work: routes beside the watcher's, and what runs from the start of the service to its end."""
+
+    routes: tuple[Route, ...] = ()
+    lives: tuple[Callable[[web.Application], AbstractAsyncContextManager[None]], ...] = field(default=())
+
+
+class Part(Protocol):
+    """A package's part, read from the table `section` of the settings; without that table a service goes without."""
+
+    @property
+    def section(self) -> str: ...
+
+    def make(self, table: Mapping[str, Any], serving: Serving) -> Made: ...
