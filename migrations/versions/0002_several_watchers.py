@@ -1,7 +1,7 @@
 """Whose row it is, as the first part of every key, so that several watchers can share one database.
 
 What an SQLite file holds already belongs to the one watcher that wrote it, whose name there is the empty text. No key
-of a table can be changed in place, so all rows are copied once: about a second for 100 MB. PostgreSQL has none yet.
+of a table can be changed in place, so all rows are copied once. PostgreSQL has none yet.
 """
 
 from collections.abc import Sequence

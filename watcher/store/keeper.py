@@ -48,7 +48,7 @@ OPEN_SECONDS = 10.0  # for a server; a start does not wait for one that accepts 
 CLOSE_SECONDS = 5.0
 READ_SECONDS = 15.0
 SILENCE_SECONDS = 30.0
-"""So long a write that is not done is trouble: a disk that hangs, or a server that stands still."""
+"""So long a piece of work that is not done is trouble: a disk that hangs, or a server that stands still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ class _Workers:
     of a ThreadPoolExecutor would."""
 
     def __init__(self, name: str, *, threads: int = 1) -> None:
+        self.busy_since: float | None = None  # monotonic; of one thread
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(threads)]
         for thread in self._threads:
@@ -111,7 +112,9 @@ class _Workers:
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
+            self.busy_since = time.monotonic()
             call()
+            self.busy_since = None
 
 
 class _Trouble:
@@ -174,7 +177,6 @@ class Store:
         self._accepts = False
         # What follows belongs to the writing thread.
         self._is_open = False
-        self._busy_since: float | None = None
         self._last_saved: float | None = None
         self._size = 0
         self._node_ids: dict[tuple[str, ...], int] = {}
@@ -316,7 +318,7 @@ class Store:
 
     def _notice_silence(self) -> None:
         """Whoever writes cannot say that it takes for ever."""
-        since = self._busy_since
+        since = None if self._writer is None else self._writer.busy_since
         if since is not None and (silent := time.monotonic() - since) > SILENCE_SECONDS:
             self._report_silence(silent)
 
@@ -339,7 +341,6 @@ class Store:
             self._waiting, self._queued = None, 0
         if record is None:
             return
-        self._busy_since = time.monotonic()
         try:
             if not self._is_open:
                 self._prepare()
@@ -364,8 +365,6 @@ class Store:
             if self._slices is None:
                 self._ask_for_a_slice()
             self._last_saved = record.end
-        finally:
-            self._busy_since = None
 
     def _explained(self, error: Exception) -> str:
         """What to say of trouble with the database; damage is also remembered for the next start."""
