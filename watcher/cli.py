@@ -346,7 +346,7 @@ def current(**given: Any) -> None:
 @db.command()
 @_with_options(_CONFIG, _STORE_URL, _SET)
 def vacuum(**given: Any) -> None:
-    """Give back the disk space of what was deleted. The service must not be running."""
+    """Give back the disk space of what was deleted. No service may have the file open."""
     from watcher import store
 
     _run_on_database(store.vacuum, given)

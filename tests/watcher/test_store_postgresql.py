@@ -487,6 +487,12 @@ def test_the_password_comes_from_a_file_and_is_read_for_each_connection(
         assert secret not in caplog.text + errors[0]
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_every_spelling_of_the_scheme_means_it(server_database: str, scheme: str) -> None:
+    """libpq has two, SQLAlchemy one more."""
+    assert "does not exist yet" in current(database_at(server_database.replace("postgresql", scheme, 1)))
+
+
 @pytest.mark.parametrize("where", ["user:{}@", "user@"])
 def test_no_error_shows_a_password(where: str) -> None:
     """Of a URL that leads nowhere, with the password in the usual place and among the parameters."""

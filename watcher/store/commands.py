@@ -23,7 +23,7 @@ def database_at(url: str, *, watcher: str = "", password_file: Path | None = Non
     """
     try:
         parsed = sa.make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:  # the latter for a port that is none
         raise StoreError("the database URL cannot be read", hint=_EXAMPLES) from error
     kind = parsed.get_backend_name()
     if kind == "sqlite":

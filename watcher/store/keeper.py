@@ -66,7 +66,8 @@ class StoredSeries:
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
     """How the store is doing. `since`: when it stopped doing well (unix seconds); `last_saved`: `end` of the newest
-    stored tick; `queued`: ticks that wait; `dropped`: window records given up for good; `size_bytes`: file and log."""
+    stored tick; `queued`: ticks that wait; `dropped`: window records given up for good; `size_bytes`: of a file and its
+    log, or of this watcher's samples and windows on a server."""
 
     ok: bool
     error: str
@@ -227,6 +228,7 @@ class Store:
             return self._open_for_the_first_time()
         except StoreAway as error:
             self._database.release()
+            self._is_open = False
             self._saving.begin(str(error), now=time.time())
         except BaseException:
             self._database.release()
@@ -457,8 +459,8 @@ class Store:
         try:
             next(self._slices)
         except StopIteration:
-            self._slices = None
             self._measure()
+            self._slices = None
             self._tidying.end(now=time.time())
             if self._tidy_again:  # a tick was stored meanwhile, which may have closed another hour
                 self._ask_for_a_slice()

@@ -231,7 +231,7 @@ class PostgresqlServer(Database):
             revision = self._revision(connection)
             writable = _FIRST_RIGHTS if revision is None else _RIGHTS
             if not connection.exec_driver_sql(writable).scalar_one():
-                raise StoreError(f"{self.name} cannot be written by this user, or by nobody now", hint=_GRANT)
+                raise StoreError(f"{self.name} cannot be written: it is a standby, or this user may not", hint=_GRANT)
             key = _key(self._schema(connection), f"watcher {self.watcher}")
             holder = connection.exec_driver_sql(_HOLDER, {"key": key}).one_or_none()
             return Look(
@@ -314,7 +314,7 @@ _FIRST_RIGHTS = """
     SELECT NOT pg_is_in_recovery() AND has_schema_privilege(current_schema(), 'CREATE')
 """
 _RIGHTS = """
-    SELECT NOT pg_is_in_recovery() AND has_table_privilege('tick', 'SELECT, INSERT, UPDATE, DELETE')
+    SELECT NOT pg_is_in_recovery() AND has_table_privilege('tick', 'INSERT')
 """
 _HOLDER = """
     SELECT application_name, client_addr::text, to_char(backend_start, 'YYYY-MM-DD HH24:MI:SS TZ')
