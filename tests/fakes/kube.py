@@ -14,7 +14,6 @@ import asyncio
 import base64
 import copy
 import json
-import re
 import ssl
 import threading
 from collections import deque
@@ -32,6 +31,8 @@ from tests.fakes.kube_rules import (
     Item,
     Refusal,
     canonical,
+    full_name,
+    group_of,
     has_fields,
     has_labels,
     patched,
@@ -255,9 +256,10 @@ class FakeKube:
         self.port: int = runner.addresses[0][1]
         started.set()
         await self._stop.wait()
-        for request in tuple(self._open.values()):
-            if request.transport is not None:
-                request.transport.abort()
+        assert runner.server is not None
+        for connection in runner.server.connections:  # idle ones too: TLS would else say goodbye after the loop's end
+            if connection.transport is not None:
+                connection.transport.abort()
         await runner.cleanup()
 
     def _wake(self) -> None:
@@ -287,7 +289,7 @@ class FakeKube:
         return new
 
     def _there(self, resource: str, key: str) -> Item:
-        name, plural = key.rpartition("/")[2], resource.rpartition("/")[2]
+        name, plural = key.rpartition("/")[2], full_name(resource)
         if key not in self._objects[resource]:
             raise Refusal(404, f'{plural} "{name}" not found', name=name, kind=plural)
         return self._objects[resource][key]
@@ -428,7 +430,7 @@ class FakeKube:
             name = asked.body["metadata"]["name"]
             key = f"{asked.namespace}/{name}" if asked.namespace else name
             if key in self._objects[resource]:
-                text = f'{resource.rpartition("/")[2]} "{name}" already exists'
+                text = f'{full_name(resource)} "{name}" already exists'
                 raise Refusal(409, text, reason="AlreadyExists", name=name)
             item = {**asked.body, "status": {**NEW.get(resource, {}), **asked.body.get("status", {})}}
             return self._shown(resource, self._store(resource, key, item), status=201)
@@ -464,7 +466,7 @@ class FakeKube:
 
     def _change(self, key: str, old: Item, new: Item, *, resource: str, part: str) -> Item:
         """Store a change of an object; of its status alone through that subresource, of all else without it."""
-        plural, name = resource.rpartition("/")[2], key.rpartition("/")[2]
+        plural, name = full_name(resource), key.rpartition("/")[2]
         if new["metadata"].get("resourceVersion", old["metadata"]["resourceVersion"]) != self.versions(resource)[key]:
             modified = "the object has been modified; please apply your changes to the latest version and try again"
             raise Refusal(
@@ -604,13 +606,12 @@ def _covers(budget: Item, pod: Item) -> bool:
 
 
 def _forbidden(asked: Asked) -> Refusal:
-    match = re.fullmatch(r"(?:(.+)/)?v\d\w*/(.+)", asked.resource)
-    assert match is not None
-    group, what, name = match[1] or "", match[2], asked.key.rpartition("/")[2]
-    full = what.partition("/")[0] + (f".{group}" if group else "") + (f' "{name}"' if name else "")
+    group, what = group_of(asked.resource)
+    plural, name = what.partition("/")[0], asked.key.rpartition("/")[2]
     where = f'in the namespace "{asked.namespace}"' if asked.namespace else "at the cluster scope"
     why = f'User "tester" cannot {asked.verb} resource "{what}" in API group "{group}" {where}'
-    return Refusal(403, f"{full} is forbidden: {why}", name=name)
+    full = f"{plural}.{group}" if group else plural
+    return Refusal(403, f"{full}{f' {json.dumps(name)}' if name else ''} is forbidden: {why}", name=name)
 
 
 async def _body(request: web.Request) -> Any:

@@ -48,6 +48,19 @@ def status_object(code: int, message: str, *, reason: str = "", **details: Any) 
     return {**status, "message": message, **({"details": details} if details else {})}
 
 
+def group_of(resource: str) -> tuple[str, str]:
+    """The API group of "policy/v1/poddisruptionbudgets" or "v1/pods/status", "" for the core one, and what follows."""
+    match = re.fullmatch(r"(?:(.+)/)?v\d\w*/(.+)", resource)
+    assert match is not None, resource
+    return match[1] or "", match[2]
+
+
+def full_name(resource: str) -> str:
+    """As messages have it: "pods", "nodemetrics.slo.koordinator.sh"."""
+    group, plural = group_of(resource)
+    return f"{plural}.{group}" if group else plural
+
+
 # --- selectors -------------------------------------------------------------------------------------------------------
 
 _SET = re.compile(r"\s*(!?)([\w./-]+)\s*(?:(==?|!=)\s*([\w.-]*)|\s(in|notin)\s*\(([^)]*)\))?\s*(?:,|$)")

@@ -362,6 +362,7 @@ def aggregate(apiserver: ApiServer, port: int) -> None:
 def test_the_metrics_server_source_reads_through_the_real_api(apiserver: ApiServer):
     """Capacity from the real server, usage through its aggregation layer; a node without usage is told of."""
     make_node(apiserver, "busy")
+    make_node(apiserver, "silent")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     trustme.CA().issue_cert("localhost").configure_cert(tls)
     now = time.time()
@@ -380,7 +381,7 @@ def test_the_metrics_server_source_reads_through_the_real_api(apiserver: ApiServ
             for series, value in zip(batch.series, batch.value, strict=True)
             if batch.nodes[series] == "busy"
         }
-        assert "copied" in {finding.node for finding in fetch.findings}
+        assert "silent" in {finding.node for finding in fetch.findings}
 
     with FakeKube(token="", tls=tls) as metrics:
         metrics.usage("busy", time=at, cpu="1", memory="4Gi")

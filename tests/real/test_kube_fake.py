@@ -121,7 +121,7 @@ SCRIPTS: dict[str, list[Question]] = {
         Question("GET", f"{PODS}?fieldSelector=spec.colour%3Dred"),
         Question("GET", f"{PODS}/nope"),
         Question("GET", "/api/v1/oddities"),
-        Question("GET", "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"),
+        Question("GET", "/apis/absent.example.com/v1/things"),
         Question("GET", f"{PODS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Db"),
         *(Question("DELETE", f"{PODS}/{name}") for name in ("a", "b", "c")),
         Question("GET", PODS),

@@ -285,7 +285,7 @@ class KubeClient:
             yield response
         finally:
             if response is not None:
-                response.close()
+                _hang_up(response)
 
     async def _end(self, connection: _Connection) -> None:
         self._open.discard(connection)
@@ -321,6 +321,14 @@ class KubeClient:
                 if retired is not None and not retired.users:
                     await self._end(retired)
             raise (told.told_by(self._server, private=self._private) if self._server else told) from error
+
+
+def _hang_up(response: aiohttp.ClientResponse) -> None:
+    """Give up what is not read of an answer, without TLS's goodbye: the other side may not be there to answer it."""
+    transport = None if response.connection is None else response.connection.transport
+    response.close()
+    if transport is not None:
+        transport.abort()
 
 
 async def _read_failure(response: aiohttp.ClientResponse, call: _Call, *, private: Iterable[str]) -> KubeError:
