@@ -333,6 +333,24 @@ def test_any_settings_can_be_given_as_values(tmp_path: Path) -> None:
     assert (0.5, 3, False) == (settings.review.outage_fraction, settings.review.carry_slots, settings.store.upgrade)
 
 
+EXAMPLES = [
+    values
+    for text in re.findall(r"```yaml\n(.*?)```", (REPOSITORY / "docs" / "deploy.md").read_text(), re.DOTALL)
+    if "config" in (values := yaml.safe_load(text))
+]
+
+
+@pytest.mark.parametrize("values", EXAMPLES, ids=[each["config"].popitem()[0] for each in copy.deepcopy(EXAMPLES)])
+def test_the_values_in_the_documentation_work(values: dict[str, Any], tmp_path: Path) -> None:
+    """As they stand there; only the files are not here."""
+    rendered = charted(values)
+    assert [] == problems(rendered)
+    (tmp_path / "secret").write_text("of somebody")
+    text = re.sub(r'"/run/secrets/load-watcher/[^"]+"', f'"{tmp_path}/secret"', settings_in(rendered))
+    assert read(text, tmp_path).provider.name in ("metrics-server", "prometheus")
+    assert {"networkPolicy", "existingSecret"} <= values.keys()
+
+
 def test_the_settings_of_the_chart_are_named_as_ours() -> None:
     """A section that is misspelt in the chart's own values would keep the pod from starting."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())

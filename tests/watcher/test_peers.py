@@ -40,7 +40,7 @@ CPU = METRIC_BY_KEY["CPU"].name
 PEER_VALUE = 40.0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def kube() -> Iterator[FakeKube]:
     """A cluster of two nodes whose load is 25 percent, sampled now."""
     with FakeKube() as server:
@@ -140,8 +140,8 @@ def windows_of(watcher: Watcher) -> set[str]:
 
 
 async def ticked(watcher: Watcher) -> None:
-    """Wait for the first tick to end."""
-    await eventually(lambda: watcher.stats.ticks, what="the first tick")
+    """Wait for the first tick that had an answer of the source, to its end."""
+    await eventually(lambda: watcher.stats.ticks > watcher.stats.failed and watcher.published, what="the first tick")
 
 
 ALL = {"5m", "10m", "15m"}
