@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from aiohttp import web
 
+from tests.conftest import RunService
 from tests.fakes.kube import NODE_METRICS, POD_METRICS, PODS, Asked, FakeKube
 from tests.waiting import eventually
 from tests.watcher.providers.test_metrics_server import NOW, at, run
@@ -31,8 +34,8 @@ ASKS_SELDOM = 3600.0
 
 
 def asking(server: FakeKube, work: Callable[[MetricsServerProvider], Awaitable[Any]]) -> Any:
-    """Let `work` use a provider that asks for nodes but once."""
-    return run(server, work, resolution=ASKS_SELDOM, max_seconds=ASKS_SELDOM)
+    """Let `work` use a provider that asks for nodes but once, and waits for answers as long as a busy machine takes."""
+    return run(server, work, resolution=ASKS_SELDOM, max_seconds=ASKS_SELDOM, timeout=25.0)
 
 
 def fetch(server: FakeKube) -> PodFetch:
@@ -289,3 +292,22 @@ def test_giving_up_does_not_stop_the_watch():
 
         asking(server, check)
     assert 1 == len([asked for asked in server.asked if (asked.verb, asked.resource) == ("list", PODS)])
+
+
+@pytest.mark.slow
+def test_the_service_tells_what_pods_use(tmp_path: Path, run_service: RunService):
+    """From a kubeconfig and one setting to the answer for one node."""
+    with FakeKube() as server:
+        two_pods(server)
+        now = time.time()
+        for node, pod in (("a", "default/web"), ("b", "kube-system/dns")):
+            server.node(node)
+            server.usage(node, time=at(now - 5))
+            server.pod_usage(pod, ("250m", "1Gi"), time=at(now - 5))
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+        config = '[provider]\nname = "metrics-server"\n[refresh]\npods = "on"\n'
+        service = run_service(config=config, env={"KUBE_CONFIG": str(kubeconfig)})
+        document = service.wait_for_status(200, "/api/v1/pods?host=b", timeout=90.0).json()
+        assert (["kube-system"], ["dns"], ["b"]) == (document["namespace"], document["pod"], document["node"])
+        assert ([0.25], [2**30], "working_set") == (document["cores"], document["bytes"], document["bytes_kind"])
+        assert {"a", "b"} == set(service.get("/watcher").json()["data"]["NodeMetricsMap"])
