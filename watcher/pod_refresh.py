@@ -11,13 +11,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from watcher import names
 from watcher.model import Finding, FindingKind, Remedy, Window
 from watcher.names import NodeIndex
 from watcher.pods import PODS, SLOT_S, PodOrigin, PodTable, PodUsage, PublishedPods, empty_table, review, take_in
 from watcher.providers.base import NoPodUsage, PodFetch, Provider, ProviderError, fetch_pods
+
+if TYPE_CHECKING:
+    from watcher.refresh import Clock
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +29,6 @@ EARLY_S = 10.0
 WANTED_FOR_S = 900.0
 SILENT_PERIODS = 1.5
 """So much later than its node's other pods a pod is gone: one miss is a hiccup, two are not."""
-
-
-class Clock(Protocol):
-    """Wall time and monotonic time, both in seconds."""
-
-    def now(self) -> float: ...
-
-    def monotonic(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +125,7 @@ class PodRefresher:
         try:
             async with asyncio.timeout_at(deadline):
                 fetch = await fetch_pods(self._provider, self._clock.now())
+            await self._take_in(fetch)
         except TimeoutError:
             self._failed("unreachable", "the source did not answer for pods within the refresh", hint="")
         except NoPodUsage as error:
@@ -140,8 +136,6 @@ class PodRefresher:
         except Exception as error:  # a fault of ours or of a library; the nodes are well
             log.exception("asking for pods failed in a way that was not foreseen")
             self._failed("internal", f"internal error: {type(error).__name__}", hint="the log has more")
-        else:
-            await self._take_in(fetch)
         self._observe(PODS, self._clock.monotonic() - began)
 
     def _due(self) -> bool:

@@ -12,8 +12,8 @@ import pytest
 
 from tests.fakes.sources import FakeClock, MemorySource, PodSource
 from tests.watcher.test_refresh_names import Told
-from watcher.pods import PublishedPods
-from watcher.providers.base import NoPodUsage, ProviderRefused, ProviderUnreachable
+from watcher.pods import PodOrigin, PodUsage, PublishedPods
+from watcher.providers.base import NoPodUsage, PodFetch, ProviderRefused, ProviderUnreachable
 from watcher.refresh import RefreshConfig, Refresher
 
 T0 = 1_700_000_050.0
@@ -275,6 +275,27 @@ def test_failing_pods_never_fail_the_nodes(error, finding, counted, caplog):
     play(story, pods="on")
     told = [record.levelname for record in caplog.records if not record.exc_info]
     assert ["INFO", "WARNING", "INFO"] == told
+
+
+class Crooked(PodSource):
+    """One that somebody else wrote: more pods than nodes."""
+
+    async def fetch_pods(self, now: float) -> PodFetch:
+        column = np.ones(2)
+        usage = PodUsage((("a", "x"), ("a", "y")), ("n1",), now - column, column, column)
+        return PodFetch(usage, PodOrigin("Crooked", "cores", 60.0, "bytes", "rss"))
+
+
+def test_an_answer_that_breaks_us_costs_pods_alone():
+    """The tick goes on to its end."""
+
+    async def story(refresher: Refresher, source: PodSource, clock: FakeClock) -> None:
+        await refresher.tick()
+        assert 1 == refresher.stats.query_failures["internal", "pods"]
+        assert 1 == refresher.stats.ticks
+        assert refresher.provider_health.ok
+
+    play(story, source=Crooked(), pods="on")
 
 
 def pods_snapshot_time(refresher: Refresher) -> float:
