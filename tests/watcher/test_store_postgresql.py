@@ -34,7 +34,7 @@ from tests.watcher.ticks import (
     tick,
 )
 from watcher.model import Operator, TickRecord, WindowRecord
-from watcher.store import StoreAway, StoreError, StoreInUse, StoreUnusable, current, database_at, upgrade, vacuum
+from watcher.store import Store, StoreAway, StoreError, StoreInUse, StoreUnusable, current, database_at, upgrade, vacuum
 from watcher.store.schema import REVISIONS
 
 pytestmark = pytest.mark.real
@@ -61,6 +61,11 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Lines about saving and tidying, up to the reason."""
     about = [message for message in caplog.messages if message.startswith(("saving to", "tidying"))]
     return [message.partition(":")[0].partition(" after")[0] for message in about]
+
+
+async def untouched(store: Store) -> None:
+    """Wait until the store leaves the database alone: it tidies after a tick."""
+    await eventually(lambda: not store._tidy_again and store._slices is None, what="the tidying")
 
 
 # --- several watchers ------------------------------------------------------------------------------------------------
@@ -204,9 +209,9 @@ def test_the_cap_holds_for_each_watcher_by_itself(server_database: str) -> None:
             for k in range(150):
                 store.save(noisy(START + 120 * k))
             last = START + 120 * 149
-            await eventually(lambda: store.status.last_saved == last + 0.25, what="the last tick", timeout=30)
-            await eventually(lambda: store.findings, what="the cap to be noticed", timeout=30)
-            await eventually(lambda: store.status.size_bytes <= cap, what="the windows to go", timeout=30)
+            await eventually(lambda: store.status.last_saved == last + 0.25, what="the last tick")
+            await eventually(lambda: store.findings, what="the cap to be noticed")
+            await eventually(lambda: store.status.size_bytes <= cap, what="the windows to go")
             found = await store.history(host="node-7", **EVERYTHING)
             assert last == found[0].time[-1]
             assert START < found[0].time[0]
@@ -285,7 +290,7 @@ def test_a_server_that_was_restarted_between_two_ticks_is_not_worth_a_word(
     async def run() -> None:
         async with opened(url, watcher="a") as store:
             await save(store, tick(START))
-            await eventually(lambda: not store._tidy_again and store._slices is None, what="the tidying after it")
+            await untouched(store)
             await asyncio.to_thread(frail.restart)
             await save(store, tick(START + 60))
             assert [(1,)] == query(url, LOCKS)
@@ -303,6 +308,7 @@ def test_a_watcher_whose_name_was_taken_while_it_was_cut_off_waits_until_it_is_f
     async def run() -> None:
         async with opened(server_database, watcher="a") as first:
             await save(first, tick(START))
+            await untouched(first)
             query(server_database, CUT_OFF)
             async with opened(server_database, watcher="a") as second:
                 first.save(tick(START + 60))
@@ -334,7 +340,7 @@ def test_save_returns_at_once_while_the_tables_are_locked(server_database: str) 
                 for k in range(1, 4):
                     store.save(tick(START + 60 * k))
                 assert (None, 3) == (store.status.last_saved, store.status.queued)
-            await eventually(lambda: store.status.last_saved == START + 180.25, what="the last tick", timeout=30)
+            await eventually(lambda: store.status.last_saved == START + 180.25, what="the last tick")
             found = await store.history(host="node-a", **EVERYTHING)
             assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
 
@@ -347,6 +353,7 @@ def test_tables_that_are_gone_are_made_again(server_database: str) -> None:
     async def run() -> None:
         async with opened(server_database, watcher="a") as store:
             await save(store, tick(START))
+            await untouched(store)
             query(server_database, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
             store.save(tick(START + 60))
             await eventually(lambda: not store.status.ok, what="the loss to be noticed")

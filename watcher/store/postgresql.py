@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     import psycopg
 
-CONNECT_SECONDS = 3
+CONNECT_SECONDS = 5
 POOL_SECONDS = 5.0
-LOCK_TIMEOUT = "3s"  # the session of a process that was killed ends with the statement that it was at
+LOCK_TIMEOUT = "5s"  # the session of a process that was killed ends with the statement that it was at
 # A server that went without a word is noticed after these, on both ends, and not after the hours of the defaults. The
 # other end's matter too: until it notices, it keeps the lock for a client that is gone.
 _KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}

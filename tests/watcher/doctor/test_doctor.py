@@ -361,11 +361,11 @@ def test_a_database_on_a_server(server_database: str):
     mine = ("--store-url", server_database, "--set", "store.watcher_id=a", "--set", "provider.metrics=CPU")
     doctor(*mine).one("database", "ok", "has no tables yet, serve will make them")
     upgrade(database_at(server_database))
+    doctor(*mine).one("database", "ok", "has schema 0002")
     with database_at(server_database, watcher="a") as other:
         other.acquire(owner="")
         said = doctor(*mine)
         assert "a store.watcher_id of its own" in said.one("database", "fail", "is in use by load-watcher on ").cure
-    doctor(*mine).one("database", "ok", "has schema 0002")
     elsewhere = re.sub(r"@[^/]*/", f"@127.0.0.1:{free_port()}/", server_database)
     away = doctor("--store-url", elsewhere, "--set", "provider.metrics=CPU")
     assert "the server" in away.one("database", "fail", "Connection refused").cure
