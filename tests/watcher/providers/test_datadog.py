@@ -273,11 +273,12 @@ def test_times_that_go_back_are_put_in_order():
 
 
 def test_a_half_answer_is_taken_with_its_warning():
-    """Datadog says `errors` beside data."""
-    body = answered([HEAD], AT, [[40] * 3]).replace(b'"data"', b'"errors": "some shards timed out", "data"')
+    """Datadog says `errors` beside data. What stands in them of what we sent in confidence is hidden."""
+    warning = f'"errors": "some shards timed out for {API_KEY}", "data"'.encode()
+    body = answered([HEAD], AT, [[40] * 3]).replace(b'"data"', warning)
     got = answer_of(told(body.partition(b"\r\n\r\n")[2]))
     assert {"a"} == samples(got).keys()
-    assert ["the source warns: some shards timed out"] == [finding.reason for finding in got.findings]
+    assert ["the source warns: some shards timed out for ***"] == [finding.reason for finding in got.findings]
 
 
 @pytest.mark.parametrize(
