@@ -11,7 +11,7 @@ from watcher.doctor.examination import Examination
 from watcher.doctor.results import NAMED_AT_MOST, Result, count, fail, ok, skipped, some, some_of, warn
 from watcher.doctor.source import Visit, addresses_among
 from watcher.doctor.surroundings import IN_CLUSTER
-from watcher.kube import NODE_METRICS, NODES, KubeClient, KubeError, Resource, find_access, missing_rule
+from watcher.kube import NODE_METRICS, NODES, PODS, KubeClient, KubeError, Resource, find_access, missing_rule
 from watcher.names import STRENGTH, NodeIndex
 from watcher.names import told as in_words
 from watcher.providers.metrics_server_pods import PLACED_PODS, POD_METRICS
@@ -39,18 +39,24 @@ class Right:
     resource: Resource[Any]
     purpose: str
     vital: bool = True
+    subresource: str = ""
+
+    @property
+    def what(self) -> str:
+        """The resource, or the part of it, as a role has it."""
+        return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
 
     @property
     def shown(self) -> str:
         """As kubectl auth can-i takes it."""
-        return f"{self.verb} {self.resource.full_name}"
+        return f"{self.verb} {self.what}" + (f".{self.resource.group}" if self.resource.group else "")
 
 
 def rights(found: Settings, environ: Mapping[str, str]) -> Sequence[Right]:
     """What these settings have us do with the Kubernetes API (docs/kubernetes.md)."""
     source = found.provider.name == "metrics-server"
     names, must_name = directory.wanted(found, environ=environ), found.kubernetes.node_names == "on"
-    needed = []
+    needed = list(_of_the_extender(found.parts.get("scheduler", {})))
     if source:
         needed.append(Right("list", NODE_METRICS, "the load of the nodes"))
     if source or names:
@@ -68,6 +74,17 @@ def rights(found: Settings, environ: Mapping[str, str]) -> Sequence[Right]:
             Right("watch", PLACED_PODS, purpose, vital=must),
         ]
     return needed
+
+
+def _of_the_extender(profiles: Mapping[str, Any]) -> Iterator[Right]:
+    """What the extender needs with these tables of [scheduler]; they are valid."""
+    if profiles:
+        purpose = "what the extender of [scheduler] knows of nodes and pods"
+        for resource in (NODES, PODS):
+            yield Right("list", resource, purpose)
+            yield Right("watch", resource, purpose, vital=False)
+    if any(isinstance(table, dict) and table.get("bind") for table in profiles.values()):
+        yield Right("create", PODS, "binding pods (bind = true in [scheduler])", subresource="binding")
 
 
 async def kubernetes(examination: Examination) -> Sequence[Result]:
@@ -104,7 +121,7 @@ async def permissions(examination: Examination) -> Sequence[Result]:
         return [skipped("these settings have us do nothing that takes a right")]
     client = examination.the(Cluster).client()
     try:
-        granted = [await client.may(right.verb, right.resource) for right in needed]
+        granted = [await client.may(right.verb, right.resource, subresource=right.subresource) for right in needed]
     except KubeError as error:
         return [warn(f"the rights of this account cannot be told: {error}", error.hint or "try kubectl auth can-i")]
     finally:
@@ -114,13 +131,13 @@ async def permissions(examination: Examination) -> Sequence[Result]:
         if not may:
             refused.setdefault(right.purpose, []).append(right)
     results = [_missing(purpose, missing) for purpose, missing in refused.items()]
-    return results or [ok(f"this account may {', '.join(right.shown for right in needed)}")]
+    return results or [ok(f"this account may {', '.join(dict.fromkeys(right.shown for right in needed))}")]
 
 
 def _missing(purpose: str, missing: Sequence[Right]) -> Result:
     """One line for all rights that serve the same."""
     told = f"this account may not {', '.join(right.shown for right in missing)}, which is for {purpose}"
-    rules = (missing_rule(right.verb, right.resource.plural, group=right.resource.group) for right in missing)
+    rules = (missing_rule(right.verb, right.what, group=right.resource.group) for right in missing)
     return (fail if any(right.vital for right in missing) else warn)(told, " ".join(rules))
 
 

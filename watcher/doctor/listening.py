@@ -76,9 +76,11 @@ def own_url(settings: Settings) -> str:
 
 def _try_to_bind(host: str, port: int) -> None:
     """Take the address as the service would, and let it go. Raises OSError."""
-    for family, kind, protocol, _, address in socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    ):
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError as error:  # an empty or overlong part between two dots
+        raise socket.gaierror(socket.EAI_NONAME, "no name of a host") from error
+    for family, kind, protocol, _, address in found:
         with closing(socket.socket(family, kind, protocol)) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:

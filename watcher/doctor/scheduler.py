@@ -75,32 +75,30 @@ ADDRESS = "http://load-watcher.load-watcher.svc.cluster.local:2020"
 
 async def scheduler(examination: Examination) -> Sequence[Result]:
     """The scheduler configurations that were named by flag, and those that [scheduler] takes over with `from`."""
-    named = [(path, "") for path in examination.scheduler_files]
+    named = [(path, None) for path in examination.scheduler_files]
+    taken_over: list[tuple[Path, str | None]] = []
     if (settings := examination.find(Settings)) is not None:
-        named += list(_taken_over(settings, cwd=examination.cwd))
-    if not named:
+        taken_over = list(_taken_over(settings, cwd=examination.cwd))
+    if not named and not taken_over:
         return [skipped("no scheduler configuration is named", "give one with --scheduler-config FILE to have it read")]
     results: list[Result] = []
-    for path, profile in named:
+    for path, profile in [*named, *taken_over]:
         try:
-            text = await aside(lambda path=path: path.read_bytes().decode())  # type: ignore[misc]
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-            results.append(
-                fail(f"{path} cannot be read: {reason}", "name the file that kube-scheduler gets by --config")
-            )
-        else:
-            found = list(judge(text, profile=profile))
-            results += [Result(each.status, f"{path.name}: {each.what}", each.cure) for each in found]
-            if not found:
-                results.append(ok(f"{path.name}: its profiles use this service, with nothing against it"))
+            text = await aside(path.read_bytes)
+        except OSError as error:
+            cure = "name the file that kube-scheduler gets by --config"
+            results.append(fail(f"{path} cannot be read: {error.strerror}", cure))
+            continue
+        found = list(judge(text) if profile is None else judge_taken_over(text, profile=profile))
+        well = "its profiles use this service" if profile is None else "what [scheduler] takes of it is valid"
+        found = found or [ok(f"{well}, with nothing against it")]
+        results += [Result(each.status, f"{path.name}: {each.what}", each.cure) for each in found]
     return results
 
 
 def _taken_over(settings: Settings, *, cwd: Path) -> Iterator[tuple[Path, str]]:
-    """The files that the tables of [scheduler] name, with the profile wanted of each."""
-    tables = settings.parts.get("scheduler", {})
-    for table in tables.values():
+    """The files that the tables of [scheduler] name, with the profile wanted of each, "" for any."""
+    for table in settings.parts.get("scheduler", {}).values():
         if isinstance(table, dict) and isinstance(table.get("from"), str):
             yield cwd / table["from"], str(table.get("profile", ""))
 
@@ -108,11 +106,11 @@ def _taken_over(settings: Settings, *, cwd: Path) -> Iterator[tuple[Path, str]]:
 # --- the document ----------------------------------------------------------------------------------------------------
 
 
-def judge(text: str, *, profile: str = "") -> Iterator[Result]:
-    """All that is wrong with a configuration, given as YAML or JSON, or inside a ConfigMap; `profile` is one that it
-    must have."""
+def judge(content: str | bytes) -> Iterator[Result]:
+    """All that is wrong with a configuration for kube-scheduler with the Trimaran plug-ins, given as YAML or JSON, or
+    inside a ConfigMap."""
     try:
-        documents = [each for each in yaml.safe_load_all(text) if each is not None]
+        documents = [each for each in yaml.safe_load_all(content) if each is not None]
         configurations = list(_configurations(documents))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         at = getattr(error, "problem_mark", None)
@@ -124,7 +122,19 @@ def judge(text: str, *, profile: str = "") -> Iterator[Result]:
         found = f"; it has {some(kinds)}" if kinds else ""
         yield fail(f"there is no {KIND} in it{found}", f"begin it with apiVersion: {API_VERSION} and kind: {KIND}")
     for configuration in configurations:
-        yield from _judge(configuration, profile=profile)
+        yield from _judge(configuration)
+
+
+def judge_taken_over(content: str | bytes, *, profile: str) -> Iterator[Result]:
+    """What is wrong with a configuration of which [scheduler] takes a profile ("": any) over, beside what makes the
+    settings invalid: score plug-ins that stay with kube-scheduler and work against ours."""
+    for configuration in _configurations(yaml.safe_load_all(content)):
+        for each in configuration.get("profiles") or ():
+            name = str(each.get("schedulerName", "default-scheduler"))
+            if profile in ("", name):
+                plugins, _ = _read_plugins(each.get("plugins"), where=f"profile {name}")
+                ours = [one for one in plugins.enabled.get("score", ()) if one not in RIVALS]
+                yield from _rivals(plugins, ours, where=f"profile {name}")
 
 
 def _configurations(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
@@ -140,7 +150,7 @@ def _configurations(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
             yield document
 
 
-def _judge(configuration: Mapping[str, Any], *, profile: str) -> Iterator[Result]:
+def _judge(configuration: Mapping[str, Any]) -> Iterator[Result]:
     yield from _version(configuration)
     yield from _unknown(configuration, TOP, where="the configuration", near_only=True)
     profiles = configuration.get("profiles")
@@ -148,8 +158,6 @@ def _judge(configuration: Mapping[str, Any], *, profile: str) -> Iterator[Result
         yield fail("it has no list of profiles, so no plug-in is configured", "put the plug-ins under profiles: [...]")
         return
     names = [str(each.get("schedulerName", "default-scheduler")) for each in profiles]
-    if profile and profile not in names:
-        yield fail(f"it has no profile {_quoted(profile)}, only {some(names)}", "set profile to one that it has")
     score_by_load = False
     for each, name in zip(profiles, names, strict=True):
         plugins, problems = _read_plugins(each.get("plugins"), where=f"profile {name}")
@@ -219,6 +227,7 @@ def _judge_profile(
     yield from _names(plugins, where=where)
     if scoring:
         yield from _rivals(plugins, scoring, where=where)
+    yield from _company(plugins, scoring, where=where)
     yield from _arguments(profile.get("pluginConfig"), scoring, where=where)
 
 
@@ -232,18 +241,26 @@ def _read_plugins(given: Any, *, where: str) -> tuple[Plugins, list[Result]]:
         cure = "write plugins: {score: {enabled: [{name: …}]}}"
         return Plugins({}, {}), [fail(f"{where}: plugins is no mapping", cure)]
     problems = [*_unknown(given, POINTS, where=f"{where}, plugins")]
-    for point in (each for each in POINTS if each in given):
-        content = given[point] if isinstance(given[point], dict) else {}
+    for point in (each for each in POINTS if given.get(each) is not None):
+        content = given[point]
+        if not isinstance(content, dict):
+            told = f"{where}: plugins.{point} is no mapping of enabled and disabled"
+            problems.append(fail(told, f"write plugins.{point} as {{enabled: [{{name: …}}], disabled: [{{name: …}}]}}"))
+            continue
         problems += _unknown(content, ("enabled", "disabled"), where=f"{where}, plugins.{point}")
         for into, key in ((enabled, "enabled"), (disabled, "disabled")):
             items = content.get(key) or []
-            into[point] = [
-                each["name"] for each in items if isinstance(each, dict) and isinstance(each.get("name"), str)
-            ]
-            if not isinstance(items, list) or len(into[point]) != len(items):
+            names = [_name_of(item) for item in items] if isinstance(items, list) else [None]
+            into[point] = [name for name in names if name is not None]
+            if None in names:
                 told = f"{where}: plugins.{point}.{key} is no list of plug-ins with a name"
                 problems.append(fail(told, f"write plugins.{point}.{key} as a list like [{{name: TargetLoadPacking}}]"))
     return Plugins(enabled, disabled), problems
+
+
+def _name_of(item: Any) -> str | None:
+    name = item.get("name") if isinstance(item, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _names(plugins: Plugins, *, where: str) -> Iterator[Result]:
@@ -285,6 +302,10 @@ def _rivals(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator
     if any("NodeResourcesFit" in plugins.disabled.get(point, ()) for point in ("filter", "multiPoint")):
         told = f"{where}: NodeResourcesFit is disabled as a filter too: pods will go to nodes without room for them"
         yield fail(told, "disable it in plugins.score.disabled only")
+
+
+def _company(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[Result]:
+    """Trimaran plug-ins that are not alone, or not complete."""
     if len(scoring) > 1:
         yield warn(f"{where}: {' and '.join(scoring)} score together", "enable one of them per profile")
     if "LowRiskOverCommitment" in scoring and not plugins.runs("LowRiskOverCommitment", "preScore"):

@@ -1,6 +1,7 @@
 """What people paste wrongly into the configuration of kube-scheduler, each named with its cure."""
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ def test_a_good_one_is_left_alone():
         (("profiles", 0, "pluginConfigs"), [], "fail", ("did you mean pluginConfig?",)),
         (("profiles", 0, "plugins", "scores"), {}, "fail", ("did you mean score?",)),
         ((*SCORE, "enable"), [], "fail", ("did you mean enabled?",)),
+        (SCORE, [{"name": "TargetLoadPacking"}], "fail", ("plugins.score is no mapping",)),
         ((*SCORE, "enabled"), ["TargetLoadPacking"], "fail", ("no list of plug-ins with a name",)),
         (
             (*SCORE, "enabled"),
@@ -212,6 +214,26 @@ def test_what_is_no_configuration_at_all_is_said_to_be_none(text, words):
     assert all(each.cure for each in found)
 
 
+ODD: list[Any] = [None, 1.5, "x", [], {}, [1], {"a": 1}, [{"name": 1}], "http://["]
+
+
+def places(inner: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value in a document."""
+    yield path
+    for step in inner if isinstance(inner, dict) else range(len(inner)) if isinstance(inner, list) else ():
+        yield from places(inner[step], (*path, step))
+
+
+@pytest.mark.slow
+def test_whatever_stands_anywhere_it_is_judged():
+    """Each value of the good one in turn is something odd, which is no reason to stop, and whatever is said has a
+    cure."""
+    for path in list(places(yaml.safe_load(GOOD)))[1:]:
+        for odd in ODD:
+            for each in told(changed(*path, to=odd)):
+                assert each.cure, (path, odd, each)
+
+
 def test_an_address_is_shown_without_its_password():
     """Whatever is wrong with it."""
     (found,) = address_problems("http://user:s3cret@load-watcher?token=s3cret", where="x")
@@ -228,10 +250,15 @@ def test_the_command_reads_files_by_flag_and_from_the_settings(tmp_path: Path, m
     (tmp_path / "s.toml").write_text('[scheduler.default]\nfrom = "bad.yaml"\nprofile = "trimaran"\n')
     good = doctor("--scheduler-config", "good.yaml", "--set", "server.prot=1")
     assert {"settings"} == good.failed()
-    good.one("scheduler", "ok", "good.yaml")
-    bad = doctor("--config", "s.toml")
+    good.one("scheduler", "ok", "good.yaml: its profiles use this service")
+    bad = doctor("--scheduler-config", "bad.yaml")
     bad.one("scheduler", "fail", "bad.yaml: profile trimaran, TargetLoadPacking: watcherAddress")
+    taken = doctor("--config", "s.toml")
+    taken.one("scheduler", "ok", "bad.yaml: what [scheduler] takes of it is valid")
+    (tmp_path / "bad.yaml").write_text(GOOD.replace("{name: NodeResourcesFit}, ", ""))
+    rival = doctor("--config", "s.toml")
+    rival.one("scheduler", "fail", "bad.yaml: profile trimaran: NodeResourcesFit scores by requests")
     (tmp_path / "s.toml").write_text('[scheduler.default]\nfrom = "good.yaml"\nprofile = "trimarran"\n')
-    doctor("--config", "s.toml").one("scheduler", "fail", 'no profile "trimarran", only trimaran')
+    doctor("--config", "s.toml").one("settings", "fail", "scheduler.default.profile", "trimarran")
     (tmp_path / "s.toml").write_text('[scheduler.default]\nfrom = "nowhere.yaml"\n')
-    doctor("--config", "s.toml").one("scheduler", "fail", "nowhere.yaml cannot be read: No such file")
+    doctor("--config", "s.toml").one("settings", "fail", "nowhere.yaml")
