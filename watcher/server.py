@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 SHUTDOWN_S = 3.0  # for requests that still run
 TICK_STOP_S = 2.0  # for a tick that still runs; its fetch is cancelled
 TICK_JOB = "tick"
-NEED_RESTART = ("cluster", "server", "store", "peers", "metrics")  # tables of the settings that are read once
+NEED_RESTART = ("cluster", "server", "store", "peers", "metrics", "parts")  # tables of the settings that are read once
 
 
 def run(settings: Settings, *, reload: Callable[[], Settings], parts: Sequence[Part] = ()) -> int:
@@ -472,7 +472,8 @@ class Watcher:
     async def _reload(self, settings: Settings) -> None:
         for table in NEED_RESTART:
             if getattr(settings, table) != getattr(self.settings, table):
-                log.warning("changes in [%s] take effect at the next start only", table)
+                named = ", ".join(sorted({*settings.parts, *self.settings.parts})) if table == "parts" else table
+                log.warning("changes in [%s] take effect at the next start only", named)
         settings = replace(settings, **{table: getattr(self.settings, table) for table in NEED_RESTART})
         changed = any(
             getattr(settings, table) != getattr(self.settings, table)
