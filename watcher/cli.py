@@ -296,6 +296,47 @@ def compare(**given: Any) -> None:
     raise SystemExit(1 if comparison.verdict() else 0)
 
 
+@main.command()
+@click.argument("manifest", metavar="POD.yaml", type=click.File("rb"))
+@click.option("--node", "nodes", multiple=True, metavar="NODE", help="Rank only these; else all that are known.")
+@click.option("--profile", default="default", show_default=True, metavar="NAME", help="Of the extender.")
+@click.option(
+    "--url", default="http://127.0.0.1:2020", show_default=True, callback=_url, metavar="URL", help="The service."
+)
+@click.option("--token-file", type=click.Path(path_type=Path, exists=True), help="Its bearer token, if one is set.")
+@click.option("--explain", is_flag=True, help="Show every number that led to each score.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+def score(manifest: Any, nodes: Sequence[str], **given: Any) -> None:
+    """Rank nodes for the pod of a manifest (or of what makes pods, a Deployment for instance), as the extender would.
+
+    Reserves nothing. "-" reads the manifest from standard input.
+    """
+    import asyncio
+
+    from rich.console import Console
+
+    from scorers import asking
+    from scorers.manifest import read_pod
+
+    token = given["token_file"] and given["token_file"].read_text().strip()
+    try:
+        pod = read_pod(manifest.read())
+        asked = asking.explain(given["url"], given["profile"], pod, nodes=nodes, token=token)
+        document = asyncio.run(asked)
+    except ValueError as error:
+        click.echo(f"load-watcher: the manifest cannot be used: {error}", err=True)
+        raise SystemExit(COULD_NOT) from None
+    except asking.AskError as error:
+        click.echo(f"load-watcher: {error}" + (f"\n  {error.hint}" if error.hint else ""), err=True)
+        raise SystemExit(COULD_NOT) from None
+    if given["output"] == "json":
+        import json
+
+        click.echo(json.dumps(document, indent=2))
+    else:
+        Console(soft_wrap=True).print(*asking.as_tables(document, explained=given["explain"]), sep="\n")
+
+
 @main.group()
 def config() -> None:
     """Check settings, or show those in effect."""

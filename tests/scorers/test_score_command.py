@@ -1,0 +1,114 @@
+"""`load-watcher score POD.yaml` against a running extender, and the manifests that it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from scorers.extender import Extender
+from scorers.manifest import WHERE, read_pod
+from scorers.profiles import PluginSettings, ProfileSettings
+from scorers.ranking import Profile
+from tests.fakes.service import Live, Protection
+from tests.scorers.cluster import NOW, load, node, table
+from watcher.cli import main
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: c
+    resources: {limits: {cpu: "1"}}
+"""
+
+
+def running(protection: Protection | None = None) -> Live:
+    nodes = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in ("a", "b")]
+    cluster = table(nodes, loads=load({"a": {("CPU", "AVG"): 15.0}, "b": {("CPU", "AVG"): 95.0}}))
+    plugins = (
+        PluginSettings("TargetLoadPacking", 1, {}, ("score",)),
+        PluginSettings("HighLoadFilter", 1, {}, ("filter",)),
+    )
+    profile = Profile(ProfileSettings("default", plugins), cluster)
+    return Live(routes=Extender(cluster, {"default": profile}, now=lambda: NOW + 7).routes(), protection=protection)
+
+
+@pytest.fixture
+def live() -> Iterator[Live]:
+    with running() as served:
+        yield served
+
+
+def score(live: Live, *arguments: str, manifest: str = POD) -> Result:
+    command = ["score", "-", "--url", f"http://127.0.0.1:{live.port}", *arguments]
+    return CliRunner().invoke(main, command, input=manifest, prog_name="load-watcher", env={"COLUMNS": "200"})
+
+
+def test_nodes_are_ranked_as_a_table(live: Live) -> None:
+    """Best first, with what each plug-in says."""
+    result = score(live)
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[0] == ["load", "from", "Test,", "7", "s", "old"]
+    assert lines[2] == ["a", "100.0", "yes", "yes", "100"]
+    assert lines[3] == ["b", "0.0", "no", "no", "0"]
+
+
+def test_every_number_is_explained(live: Live) -> None:
+    """--explain."""
+    result = score(live, "--explain", "--node", "a", "--node", "nobody")
+    assert "not known to the scorers: nobody" in result.stdout
+    assert "TargetLoadPacking: cpu would be at 40.0 %, 0.0 below the target: 100" in result.stdout
+    assert "cpu load %: 15" in result.stdout
+    assert "\nb" not in result.stdout
+
+
+def test_programs_get_json(live: Live) -> None:
+    told = json.loads(score(live, "-o", "json").stdout)
+    assert [each["name"] for each in told["nodes"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "manifest", "said"),
+    [
+        (("--profile", "other"), POD, "profiles are: default"),
+        (("--url", "http://127.0.0.1:1"), POD, "is load-watcher running there"),
+        ((), "kind: Service", "there is no pod in it: Service"),
+        ((), "", "there is nothing in it"),
+        ((), "a: [1", "it is no YAML"),
+        ((), "kind: Pod", "the Pod has no spec"),
+        ((), "kind: Deployment\nspec: {}", "the Deployment has no spec.template.spec"),
+        ((), POD.replace('"1"', "much"), "cpu: 'much' is no Kubernetes quantity"),
+    ],
+)
+def test_what_is_wrong_is_said(live: Live, arguments: tuple[str, ...], manifest: str, said: str) -> None:
+    """Exit 2."""
+    result = score(live, *arguments, manifest=manifest)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_token_is_sent_where_one_is_needed(tmp_path: Any) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    with running(Protection(token="s3cret")) as served:
+        assert "a bearer token is needed" in score(served).stderr
+        assert score(served, "--token-file", str(tmp_path / "token")).exit_code == 0
+
+
+@pytest.mark.parametrize("kind", WHERE)
+def test_the_pod_of_whatever_makes_pods(kind: str) -> None:
+    """Requests default to limits, as the API server has it."""
+    container = {"name": "c", "resources": {"limits": {"cpu": "1"}}}
+    document: Any = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
+    for key in reversed(WHERE[kind]):
+        document = {key: document}
+    found = read_pod(json.dumps({"apiVersion": "v1", "kind": kind, **document}))
+    assert found["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1"}
+    assert found["metadata"]["name"] == "pod"
+    assert read_pod(f"kind: ConfigMap\n---\n{POD}")["metadata"]["name"] == "web"
