@@ -205,7 +205,8 @@ class Refresher:
         if published is None:
             return
         self.published = published
-        self._warm = not self.needs_quick_ticks and now - restored.end <= self.config.max_staleness
+        young = now - restored.end <= self.config.max_staleness
+        self._warm = self._warm or (young and not self.needs_quick_ticks)
         log.info(
             "restored %s nodes from %s, newest sample %.0f s old",
             len(published.snapshot.nodes),
