@@ -7,7 +7,8 @@ import pytest
 
 from tests.real.parts import PostgreSQL
 
-BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.real))
+SERVER = (pytest.mark.real, pytest.mark.slow)
+BOTH = ("sqlite", pytest.param("postgresql", marks=SERVER))
 
 
 @pytest.fixture(scope="session")

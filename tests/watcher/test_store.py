@@ -71,6 +71,7 @@ def test_a_start_finds_the_samples_of_the_last_window_bit_for_bit(ticks) -> None
         asyncio.run(check_samples(Path(folder) / "a.db", ticks))
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @settings(max_examples=4, deadline=None)
 @given(several_ticks)

@@ -65,6 +65,7 @@ def content(place: str, *, watcher: str = "") -> Any:
     return restored.end, restored.provenance, cells_of(restored.blocks), asyncio.run(history())
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_there_and_back_again(server_database: str, tmp_path: Path) -> None:
     """From a file to a server beside another watcher, and from there to another file: all is as it was, and the counts
@@ -87,6 +88,7 @@ def test_there_and_back_again(server_database: str, tmp_path: Path) -> None:
     assert password not in there.output + back.output
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_the_service_goes_on_from_the_copy(server_database: str, tmp_path: Path) -> None:
     """New ticks and the rewriting of the copied hour."""
@@ -104,6 +106,7 @@ def test_the_service_goes_on_from_the_copy(server_database: str, tmp_path: Path)
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_what_is_there_is_replaced_only_where_that_is_wanted(server_database: str, tmp_path: Path) -> None:
     """And of several watchers one has to be named."""
@@ -125,6 +128,7 @@ def test_what_is_there_is_replaced_only_where_that_is_wanted(server_database: st
     assert "--from-watcher" in unnamed.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_copy_that_fails_in_the_middle_leaves_nothing(server_database: str, tmp_path: Path) -> None:
     """The target refuses the last table: not even the rows before it are kept, and those that it replaced are."""
@@ -180,6 +184,7 @@ def test_a_source_of_an_older_schema_is_upgraded_as_serve_would(tmp_path: Path) 
     assert content(f"sqlite:///{tmp_path}/old.db") == content(f"sqlite:///{tmp_path}/b.db")
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_password_that_is_wrong_is_not_told(server_database: str, tmp_path: Path) -> None:
     """Neither of the source nor of the target."""

@@ -37,7 +37,7 @@ from watcher.model import Operator, TickRecord, WindowRecord
 from watcher.store import Store, StoreAway, StoreError, StoreInUse, StoreUnusable, current, database_at, upgrade, vacuum
 from watcher.store.schema import REVISIONS
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 EVERYTHING: dict[str, Any] = {"window": "15m", "start": 0, "end": 2**40}
 
