@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -525,6 +525,8 @@ class PostgreSQL(Server):
         self._data = self._place / "data"
         secret = self._place / "password"
         secret.write_text(self.password)
+        if self._as and not all(parent.stat().st_mode & 0o001 for parent in self._program.parents):
+            self._program, initdb = self._within_reach(self._program, initdb)
         for path in (self._place, secret):
             path.chmod(0o700)
             if self._as:
@@ -533,13 +535,25 @@ class PostgreSQL(Server):
         made = subprocess.run(
             [str(initdb), *data, "-U", self.user, "-A", "scram-sha-256", f"--pwfile={secret}"],
             cwd=self._place,
-            env=program_environment(),
+            env=self.environment(),
             capture_output=True,
             text=True,
             **self._as,
         )
         if made.returncode:
             pytest.fail(f"initdb ended with code {made.returncode}:\n{made.stdout}{made.stderr}")
+
+    def _within_reach(self, *programs: Path) -> Iterator[Path]:
+        """Copies of unpacked programs, with all that was unpacked, which they find from where they are: nobody may not
+        enter a checkout below /root."""
+        for part in ("lib", "share"):
+            shutil.copytree(UNPACKED / "usr" / part, self._place / "usr" / part, symlinks=True)
+        return (self._place / program.relative_to(UNPACKED) for program in programs)
+
+    def environment(self) -> Mapping[str, str]:
+        libraries = [str(path) for path in sorted((self._place / "usr" / "lib").glob("*-linux-gnu*"))]
+        inherited = program_environment()
+        return {**inherited, "LD_LIBRARY_PATH": ":".join([*libraries, inherited["LD_LIBRARY_PATH"]])}
 
     @property
     def _as(self) -> dict[str, Any]:
