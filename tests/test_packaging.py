@@ -2,6 +2,8 @@
 
 import itertools
 import re
+import shutil
+import subprocess
 import tomllib
 import zipfile
 from pathlib import Path
@@ -69,3 +71,11 @@ def test_every_dependency_says_why():
     for before, line in itertools.pairwise(lines):
         if line.strip().startswith('"'):
             assert before.strip().startswith("#"), f"{line.strip()} has no reason above it"
+
+
+@pytest.mark.skipif(shutil.which("git") is None or not (REPOSITORY / ".git").exists(), reason="not a checkout of git's")
+def test_nothing_large_was_committed_by_accident():
+    """Two wheels once were, which every clone paid for with 52 MB."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True).stdout.decode()
+    sizes = {name: path.stat().st_size for name in listed.split("\0") if (path := REPOSITORY / name).is_file()}
+    assert not {name: size for name, size in sizes.items() if size > 1_000_000}
