@@ -11,7 +11,7 @@ One writer, the event loop. No I/O, no clock: `now` (unix seconds) is passed in.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from scorers.assigned import RecentPods
 from scorers.columns import AmountColumns
+from scorers.koordinator.metrics import NodeMetric
 from scorers.resources import Amounts, amounts, limits_of, raised, requests_of
-from watcher.client import Columns
+from watcher.client import Columns, Pods
 from watcher.kube import Node, Pod, key_of
 from watcher.model import MetricType, Operator
 
@@ -70,6 +71,14 @@ class Listener(Protocol):
     def unassigned(self, row: int, info: PodInfo) -> None: ...
 
     def node_changed(self, row: int, node: Node | None) -> None: ...
+
+
+class Follower(Protocol):
+    """Who derives something from what nodes and pods were measured to use, and keeps it (LoadAwareScheduling does)."""
+
+    def load_changed(self) -> None: ...
+
+    def node_metric_changed(self, row: int, metric: NodeMetric | None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -135,6 +144,8 @@ class Table:
         self.limited = AmountColumns()
         self.recent = RecentPods()
         self.load = Load()
+        self.pod_usage: Pods | None = None
+        self.node_metrics: dict[str, NodeMetric] = {}  # those of the cluster, by node
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, _Assigned] = {}
         self._reserved: set[str] = set()
@@ -143,6 +154,7 @@ class Table:
         self._where: I64 = np.zeros(0, dtype=np.int64)
         self._free: list[int] = []
         self._listeners: list[Listener] = []
+        self._followers: list[Follower] = []
 
     def __len__(self) -> int:
         """How many rows there are, free ones included."""
@@ -173,6 +185,10 @@ class Table:
             listener.node_changed(self.row[name], node)
         for each in self._pods.values():
             listener.assigned(each.row, each.info, each.at)
+
+    def follow(self, follower: Follower) -> None:
+        """Tell this one of each new measurement."""
+        self._followers.append(follower)
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
@@ -297,6 +313,25 @@ class Table:
         sampled = self.load.sampled()[self.known]
         oldest = float(np.nanmin(sampled)) if np.isfinite(sampled).any() else np.inf
         self.recent.prune(now=now, measured=oldest)
+        for follower in self._followers:
+            follower.load_changed()
+
+    def set_pod_usage(self, pods: Pods | None) -> None:
+        """Take a new copy of what pods use (None: there is none); as often as it is renewed."""
+        self.pod_usage = pods
+        for follower in self._followers:
+            follower.load_changed()
+
+    def set_node_metric(self, name: str, metric: NodeMetric | None) -> None:
+        """A NodeMetric of the cluster came, changed, or went. One without a time has that of the one before."""
+        before = self.node_metrics.pop(name, None)
+        if metric is not None:
+            if metric.updated is None and before is not None:
+                metric = replace(metric, updated=before.updated)
+            self.node_metrics[name] = metric
+        if (row := self.row.get(name)) is not None:
+            for follower in self._followers:
+                follower.node_metric_changed(row, metric)
 
     # --- rows --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,372 @@
+"""LoadAwareScheduling: keep pods off nodes that are, or soon will be, loaded, and prefer the others (seed 001;
+reference/koordinator.md, 3).
+
+What a node uses once it has the pod, by resource:
+
+    estimated = measured + what pods on it add that were not measured yet + estimate of the pod
+
+`estimator` has the estimate of a pod, `assigned` says which pods are not measured yet, `metrics` what is measured.
+Filtering rejects a node where
+
+    100 * estimated / allocatable > threshold        rounded half away from zero; `comparison: ge` rejects equal too
+
+for the first such resource by name. The thresholds are those of prod pods, for these, where there are any; else those
+of a percentile, with that percentile as what is measured; else the plain ones; a node's annotation puts others in
+their place. Pods of DaemonSets pass. A node whose measurement is too old is rejected, or not, as the arguments say.
+
+    score of a resource = (allocatable - estimated) * 100 / allocatable        0 below 0
+    score = mean by resourceWeights, and of the worst resource by dominantResourceWeight
+
+in whole numbers, rounded down. Nodes that are not measured pass and score 0, nodes measured too long ago score 0.
+
+A percentile over a duration that a NodeMetric does not have leaves the estimates alone to go by, as upstream has it. Of
+our windows there is one; where it lacks the percentile, the mean is taken. A resource that the windows do not have of a
+node is not looked at in filtering, and scores 0. Where it is not known what pods use, all pods of a node count alike,
+and pods that are older than a report interval are taken to be in the usage of their node.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scorers.framework import Scores, Verdicts, round_half_away
+from scorers.koordinator.arguments import LoadAwareSchedulingArgs
+from scorers.koordinator.assigned import DELTA, ESTIMATED, PROD_DELTA, PROD_USAGE, AssignedPods, Candidate
+from scorers.koordinator.classes import PROD, priority_class
+from scorers.koordinator.estimator import ESTIMATORS, allocatable_of, default_estimator, forced_until
+from scorers.koordinator.metrics import Matrix, NodeMetric, ReportedMetrics, WindowMetrics
+from scorers.koordinator.thresholds import Thresholds, thresholds_of_arguments, thresholds_of_node
+from scorers.resources import amounts
+from scorers.table import PodInfo, Table
+from watcher.client import Pods
+from watcher.findings import some_of
+from watcher.kube import Node
+from watcher.kube.times import read_duration
+
+log = logging.getLogger(__name__)
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+RESERVATION = "scheduling.koordinator.sh/reserve-pod"
+EXPIRED = 1
+NODE_REASONS = ("", "node(s) nodeMetric expired")
+
+
+def resource_scores(used: I64, allocatable: I64) -> I64:
+    """(allocatable - used) * 100 / allocatable, rounded down; 0 where more is used, or nothing is there."""
+    fits = (allocatable > 0) & (used <= allocatable)
+    return np.where(fits, (allocatable - used) * 100 // np.where(allocatable > 0, allocatable, 1), 0)
+
+
+def combined(scores: I64, weights: I64, dominant_weight: int) -> I64:
+    """The mean [n] of scores [resources, n] by weights, and of the lowest by its own; 0 without any weight."""
+    whole = int(weights.sum()) + dominant_weight
+    if whole <= 0:
+        return np.zeros(scores.shape[1], dtype=np.int64)
+    total: I64 = weights @ scores
+    if dominant_weight:
+        total = total + dominant_weight * np.minimum(scores.min(axis=0), 100)
+    return total // whole
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What n nodes are judged by, [resources, n]. Where `measured` is not `there` [n], all pods count as
+    their estimates alone. `found` [n] says which nodes have a NodeMetric, `judged` which of these has usage in it;
+    `adding` which sum of `AssignedPods` the `delta` is."""
+
+    measured: I64
+    delta: I64
+    used: I64
+    allocatable: I64
+    known: Bool
+    there: Bool
+    found: Bool
+    judged: Bool
+    expired: Bool
+    age: F64
+    adding: int
+
+    def percent(self) -> F64:
+        """Of allocatable, NaN where it is not known."""
+        whole = np.full(self.used.shape, np.nan)
+        np.divide(self.used, self.allocatable, out=whole, where=self.known & (self.allocatable > 0))
+        return round_half_away(whole * 100.0)
+
+
+class LoadAwareScheduling:
+    """See above."""
+
+    name = "LoadAwareScheduling"
+    arguments = LoadAwareSchedulingArgs
+
+    def __init__(self, arguments: LoadAwareSchedulingArgs, table: Table, *, profile: str = "default") -> None:
+        self.args = arguments
+        self._names = arguments.resources
+        self._weights: I64 = np.array([arguments.weights.get(name, 0) for name in self._names], dtype=np.int64)
+        self._estimator = ESTIMATORS.get(arguments.estimator, default_estimator)
+        self._table = table
+        self._reported = ReportedMetrics(self._names) if arguments.node_metric_source == "cluster" else None
+        self._windows = WindowMetrics(self._names, interval=float(arguments.report_interval_seconds))
+        self.metrics = self._reported or self._windows
+        self.assigned_pods = AssignedPods(self._names, self.metrics)
+        self._allocatable = Matrix(self._names)
+        self._given = thresholds_of_arguments(arguments)
+        self._plain, self._prod, self._aggregated = (Matrix(self._names) for _ in range(3))
+        self._aggregates: list[tuple[str, float]] = []
+        self._aggregate: I64 = np.zeros(0, dtype=np.int64)  # by row, which of these filtering takes; -1 is none
+        table.listen(self)
+        table.follow(self)
+        self.load_changed()
+
+    # --- kept up by events -------------------------------------------------------------------------------------------
+
+    def assigned(self, row: int, info: PodInfo, at: float) -> None:
+        """A pod came to a node; placeholders of reservations are none."""
+        if info.pod.metadata.annotations.get(RESERVATION) == "true":
+            return
+        self._reserve()
+        meta = info.pod.metadata
+        estimate = self._estimator(info, self.args)
+        until = forced_until(info.pod, self.args, scheduled=at)
+        prod = priority_class(info.pod) == PROD
+        self.assigned_pods.add(info.key, Candidate((meta.namespace, meta.name), row, estimate, prod, at, until))
+
+    def unassigned(self, row: int, info: PodInfo) -> None:
+        """A pod went."""
+        self.assigned_pods.remove(info.key)
+
+    def node_changed(self, row: int, node: Node | None) -> None:
+        """What it has, its thresholds, and what is measured of it."""
+        self._reserve()
+        self._allocatable.set(row, {} if node is None else self._allocatable_of(node))
+        self._set_thresholds(row, self._given if node is None else self._thresholds_of(node))
+        if self._reported is not None:
+            self._reported.set(row, None if node is None else self._table.node_metrics.get(node.metadata.name))
+        else:
+            self._take_windows(np.array([row], dtype=np.int64))
+        self.assigned_pods.measured(row)
+
+    def load_changed(self) -> None:
+        """There are new windows, or new numbers of pods."""
+        if self._reported is not None:
+            return
+        self._reserve()
+        pods = self._table.pod_usage if self.args.node_metric_source == "windowsAndPods" else None
+        self._windows.take_pods(pods, "" if pods is None else self._window_of(pods))
+        self._take_windows(np.arange(len(self._table), dtype=np.int64))
+        self.assigned_pods.all_measured()
+
+    def node_metric_changed(self, row: int, metric: NodeMetric | None) -> None:
+        """There is a new NodeMetric of a node."""
+        if self._reported is not None:
+            self._reserve()
+            self._reported.set(row, metric)
+            self.assigned_pods.measured(row)
+
+    def _take_windows(self, rows: I64) -> None:
+        self._windows.take(rows, self._table.load, self._table.capacity, self._table.names)
+
+    def _window_of(self, pods: Pods) -> str:
+        """The label of the window that the load is from."""
+        columns = self._table.load.columns
+        if columns is None:
+            return ""
+        seconds = max((float(np.nanmax(each, initial=0.0)) for each in columns.rollup.values()), default=0.0)
+        return next((label for label in pods.average if read_duration(label) == seconds), "")
+
+    def _allocatable_of(self, node: Node) -> Mapping[str, int]:
+        try:
+            return allocatable_of(node)
+        except ValueError as error:
+            log.warning("node %s: its own allocatable is taken: %s", node.metadata.name, error)
+            return amounts(node.status.allocatable)
+
+    def _thresholds_of(self, node: Node) -> Thresholds:
+        try:
+            return thresholds_of_node(node, self._given)
+        except ValueError as error:
+            log.warning("node %s: the thresholds of the arguments are taken: %s", node.metadata.name, error)
+            return self._given
+
+    def _set_thresholds(self, row: int, own: Thresholds) -> None:
+        self._plain.set(row, own.usage)
+        self._prod.set(row, own.prod)
+        self._aggregated.set(row, own.aggregated)
+        self._aggregate[row] = -1
+        if own.aggregation:
+            key = (own.aggregation, own.seconds)
+            if key not in self._aggregates:
+                self._aggregates.append(key)
+            self._aggregate[row] = self._aggregates.index(key)
+
+    def _reserve(self) -> None:
+        rows = len(self._table)
+        for each in (self.metrics, self.assigned_pods, self._allocatable, self._plain, self._prod, self._aggregated):
+            each.reserve(rows)
+        if rows > len(self._aggregate):
+            more = np.full(rows + rows // 4 - len(self._aggregate), -1, dtype=np.int64)
+            self._aggregate = np.concatenate([self._aggregate, more])
+
+    # --- asked -------------------------------------------------------------------------------------------------------
+
+    def filter(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Verdicts:
+        """One pass over the nodes."""
+        if any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references):
+            return Verdicts(np.zeros(len(rows), dtype=np.int64), inputs={"passes": "pods of DaemonSets are not judged"})
+        limits = self._plain.take(rows)[0]
+        measured, there = self.metrics.usage.take(rows)
+        which_aggregate = self._aggregate[rows]
+        for i, (kind, seconds) in enumerate(self._aggregates):
+            taken = which_aggregate == i
+            of_kind, is_there = self.metrics.aggregated(kind, seconds).take(rows)
+            limits = np.where(taken, self._aggregated.take(rows)[0], limits)
+            measured, there = np.where(taken, of_kind, measured), np.where(taken, is_there, there)
+        view = self._view(pod, rows, measured, there, now=now)
+        aggregated = which_aggregate >= 0
+        own = self._prod.take(rows)[0] if self._counts_as_prod(pod) else np.zeros_like(limits)
+        if own.any():
+            which: Bool = np.logical_or.reduce(own > 0, axis=0)
+            limits, aggregated = np.where(which, own, limits), aggregated & ~which
+            view = _chosen(which, self._prod_view(pod, rows, now=now), view)
+        return self._verdicts(pod, view, limits, aggregated)
+
+    def _verdicts(self, pod: PodInfo, view: _View, limits: I64, aggregated: Bool) -> Verdicts:
+        """A limit of 0 is none; a node without any passes, however old its measurement is."""
+        percent = view.percent()
+        over = (percent >= limits if self.args.comparison == "ge" else percent > limits) & (limits > 0)
+        limited: Bool = np.logical_or.reduce(limits > 0, axis=0)
+        judged = view.judged & limited
+        codes = np.zeros(len(limited), dtype=np.int64)
+        if self.args.filter_expired_node_metrics:
+            judged &= ~view.expired
+            if not self.args.enable_schedule_when_node_metrics_expired:
+                codes[view.found & view.expired & limited] = EXPIRED
+        first = over.argmax(axis=0) + len(NODE_REASONS) + np.where(aggregated, len(self._names), 0)
+        codes = np.where(judged & over.any(axis=0), first, codes)
+        reasons = (
+            *NODE_REASONS,
+            *(f"node(s) {name} usage exceed threshold" for name in self._names),
+            *(f"node(s) {name} aggregated usage exceed threshold" for name in self._names),
+        )
+        steps = self._steps(view, percent) | {
+            f"{name} threshold %": np.where(limits[i] > 0, limits[i], np.nan) for i, name in enumerate(self._names)
+        }
+        return Verdicts(codes, reasons, steps, self._inputs(pod) | {"comparison": self.args.comparison})
+
+    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
+        """One pass over the nodes."""
+        kind = self.args.aggregation.score_aggregation_type
+        if self.args.score_according_prod_usage and self._counts_as_prod(pod):
+            view = self._prod_view(pod, rows, now=now)
+        else:
+            seconds = read_duration(self.args.aggregation.score_aggregated_duration) or 0.0
+            measured = self.metrics.aggregated(kind, seconds) if kind else self.metrics.usage
+            view = self._view(pod, rows, *measured.take(rows), now=now)
+        each = np.where(view.known, resource_scores(view.used, view.allocatable), 0)
+        scored = view.judged & ~view.expired
+        values = np.where(scored, combined(each, self._weights, self.args.dominant_resource_weight), 0)
+        steps = self._steps(view, view.percent()) | {f"{name} score": each[i] for i, name in enumerate(self._names)}
+        inputs = self._inputs(pod) | {
+            "resourceWeights": dict(self.args.weights),
+            "dominantResourceWeight": self.args.dominant_resource_weight,
+        }
+        return Scores(
+            values.astype(np.float64), steps, inputs, lambda i: self._told(view, int(rows[i]), i, float(values[i]))
+        )
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _counts_as_prod(self, pod: PodInfo) -> bool:
+        """Whether the pod is one of koord-prod, and what others of this class use is known."""
+        return self.metrics.pods_known and priority_class(pod.pod) == PROD
+
+    def _prod_view(self, pod: PodInfo, rows: I64, *, now: float) -> _View:
+        measured = self.assigned_pods.sums(PROD_USAGE, rows)
+        if self.args.prod_usage_include_sys:
+            measured = measured + self.metrics.system.take(rows)[0]
+        there = np.ones(len(rows), dtype=np.bool_)
+        return self._view(pod, rows, measured, there, now=now, adding=PROD_DELTA)
+
+    def _view(self, pod: PodInfo, rows: I64, measured: I64, there: Bool, *, now: float, adding: int = DELTA) -> _View:
+        estimate = self._estimator(pod, self.args)
+        incoming = np.array([[estimate.get(name, 0)] for name in self._names], dtype=np.int64)
+        delta = self.assigned_pods.sums(adding, rows)
+        before = measured + delta
+        if not there.all():
+            before = np.where(there, before, self.assigned_pods.sums(ESTIMATED, rows))
+        age = now - self.metrics.updated[rows]
+        return _View(
+            measured=measured,
+            delta=delta,
+            used=before + incoming,
+            allocatable=self._allocatable.take(rows)[0],
+            known=np.take(self.metrics.known, rows, axis=1),
+            there=there,
+            found=self.metrics.there[rows],
+            judged=self.metrics.there[rows] & self.metrics.usage.there[rows],
+            expired=~(age < self.args.node_metric_expiration_seconds),
+            age=age,
+            adding=adding,
+        )
+
+    # --- told --------------------------------------------------------------------------------------------------------
+
+    def _steps(self, view: _View, percent: F64) -> dict[str, npt.NDArray[Any]]:
+        steps: dict[str, npt.NDArray[Any]] = {"age s": view.age}
+        for i, name in enumerate(self._names):
+            steps |= {
+                f"{name} measured": view.measured[i],
+                f"{name} of pods not measured yet": view.delta[i],
+                f"{name} with the pod": view.used[i],
+                f"{name} allocatable": view.allocatable[i],
+                f"{name} %": percent[i],
+            }
+        return steps
+
+    def _inputs(self, pod: PodInfo) -> dict[str, Any]:
+        estimate = self._estimator(pod, self.args)
+        inputs: dict[str, Any] = {
+            "podEstimate": {name: estimate.get(name, 0) for name in self._names},
+            "podClass": priority_class(pod.pod),
+            "nodeMetricSource": self.args.node_metric_source,
+        }
+        if not self.metrics.pods_known:
+            seconds = self.args.report_interval_seconds
+            inputs["podUsage"] = f"not known: pods older than {seconds} s are taken to be in the usage of their node"
+        return inputs
+
+    def _told(self, view: _View, row: int, i: int, score: float) -> str:
+        if not view.judged[i]:
+            return "no metrics of this node: 0"
+        if view.expired[i]:
+            limit = self.args.node_metric_expiration_seconds
+            age = "have no time" if np.isnan(view.age[i]) else f"are {view.age[i]:.0f} s old"
+            return f"its metrics {age}, and count for {limit} s: 0"
+        percent = view.percent()[:, i]
+        shares = [
+            f"{name} is not known" if np.isnan(percent[r]) else f"{name} would be at {percent[r]:.0f} %"
+            for r, name in enumerate(self._names)
+        ]
+        pods = self.assigned_pods.adding(view.adding, row)
+        counted = f"; {len(pods)} pods count as their estimate: {some_of(pods)}" if pods else ""
+        return f"with the pod {', '.join(shares)}{counted}: {score:.0f}"
+
+
+def _chosen(which: Bool, one: _View, other: _View) -> _View:
+    """Of each node what one view or the other has."""
+    return replace(
+        other,
+        measured=np.where(which, one.measured, other.measured),
+        delta=np.where(which, one.delta, other.delta),
+        used=np.where(which, one.used, other.used),
+        there=np.where(which, one.there, other.there),
+    )

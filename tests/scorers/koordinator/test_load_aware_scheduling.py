@@ -1,0 +1,578 @@
+"""LoadAwareScheduling beyond the golden cases: from the watcher's windows, through events in any order, and what is
+bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from scorers.arguments import ArgumentsError
+from scorers.framework import make
+from scorers.koordinator.load_aware_scheduling import LoadAwareScheduling
+from scorers.koordinator.metrics import NodeMetric, NodeMetricObject, PodMetric, read_node_metric
+from scorers.table import Table, identity
+from tests.scorers.cluster import NOW, info, load, node, pod, rows, table
+from watcher.client import Pods
+from watcher.kube import Node, Pod
+from watcher.pods import by_node
+
+GI = 1 << 30
+SHAPE = {"cpu": "10", "memory": "100Gi"}
+ONE_CORE = {"requests": {"cpu": "1", "memory": "1Gi"}}
+
+
+def busy(cpu: float, memory: float = 20.0, **more: float) -> dict[tuple[str, str], float]:
+    return {("CPU", "AVG"): cpu, ("Memory", "AVG"): memory} | {("CPU", key): value for key, value in more.items()}
+
+
+def usage(given: Mapping[tuple[str, str], tuple[str, float, float]]) -> Pods:
+    """What pods use, from (namespace, name) -> (node, cores, bytes)."""
+    pods = tuple(sorted(given))
+    nodes = tuple(given[key][0] for key in pods)
+    cores, memory = (np.array([given[key][part] for key in pods], dtype=np.float64) for part in (1, 2))
+    return Pods(
+        timestamp=int(NOW),
+        source="Test",
+        every_s=60.0,
+        cores_span_s=60.0,
+        memory_kind="rss",
+        pods=pods,
+        nodes=nodes,
+        row={key: row for row, key in enumerate(pods)},
+        on_node=by_node(nodes),
+        sampled=np.full(len(pods), NOW),
+        cores=cores,
+        memory=memory,
+        average={"15m": (cores, memory)},
+        received=0.0,
+        age_at_receipt=0.0,
+    )
+
+
+def ask(cluster: Table, args: Mapping[str, Any] | None = None, **kind: Any) -> tuple[LoadAwareScheduling, Any, Any]:
+    """The plug-in, and its verdicts and scores of a pod of one core on all nodes by name."""
+    plugin, _ = make(LoadAwareScheduling, args or {}, cluster)
+    asked = info(containers=[ONE_CORE], **kind)
+    at = rows(cluster, *sorted(cluster.row))
+    return plugin, plugin.filter(asked, cluster, at, now=NOW), plugin.score(asked, cluster, at, now=NOW)
+
+
+# --- from the watcher's windows --------------------------------------------------------------------------------------
+
+
+def test_windows_are_percent_of_what_a_node_has() -> None:
+    """60 % of 10 cores and 850 millicores of the pod are 68.5 %, which is 69; the loaded node is the worse one."""
+    cluster = table([node("a", SHAPE), node("b", SHAPE)], loads=load({"a": busy(60.0), "b": busy(10.0)}))
+    _, verdicts, scores = ask(cluster)
+    assert verdicts.passed.tolist() == [False, True]
+    assert verdicts.reasons[int(verdicts.codes[0])] == "node(s) cpu usage exceed threshold"
+    assert {name: steps[0] for name, steps in verdicts.steps.items() if name.startswith("cpu")} == {
+        "cpu measured": 6000,
+        "cpu of pods not measured yet": 0,
+        "cpu with the pod": 6850,
+        "cpu allocatable": 10000,
+        "cpu %": 69.0,
+        "cpu threshold %": 65.0,
+    }
+    assert scores.values.tolist() == [(31 + 79) // 2, (81 + 79) // 2]
+    assert scores.reason(0) == "with the pod cpu would be at 69 %, memory would be at 21 %: 55"
+
+
+def test_a_percentage_is_of_capacity_and_judged_by_allocatable() -> None:
+    """Utilisation is measured of the whole machine; pods may have what is left of it."""
+    cluster = table(
+        [node("a", {"cpu": "10", "memory": "10Gi"}, {"cpu": "8", "memory": "8Gi"})], loads=load({"a": busy(40.0)})
+    )
+    _, verdicts, _ = ask(cluster)
+    assert [verdicts.steps[name][0] for name in ("cpu measured", "cpu allocatable", "cpu %")] == [4000, 8000, 61.0]
+
+
+def test_where_pods_are_not_measured_only_the_young_count_on_top() -> None:
+    """What has run for a report interval is in the usage of its node. explain says that this is assumed."""
+    pods = [
+        pod(name, node="a", containers=[ONE_CORE], scheduled=NOW - age)
+        for name, age in (("just-now", 0), ("young", 59), ("at-the-interval", 60), ("old", 3600))
+    ]
+    cluster = table([node("a", SHAPE)], pods, load({"a": busy(30.0)}))
+    _, verdicts, scores = ask(cluster)
+    assert verdicts.steps["cpu of pods not measured yet"].tolist() == [2 * 850]
+    assert "pods older than 60 s are taken to be in the usage" in verdicts.inputs["podUsage"]
+    assert "; 2 pods count as their estimate: default/just-now, default/young: " in scores.reason(0)
+    _, later, _ = ask(cluster, {"reportIntervalSeconds": 61})
+    assert later.steps["cpu of pods not measured yet"].tolist() == [3 * 850]
+
+
+def test_a_pod_may_be_kept_at_its_estimate_for_longer() -> None:
+    """For a workload that warms up slowly; here on top of all, since nobody says what it uses."""
+    cluster = table(
+        [node("a", SHAPE)], [pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 200)], load({"a": busy(30.0)})
+    )
+    found = [
+        ask(cluster, {"estimatedSecondsAfterPodScheduled": seconds})[1].steps["cpu of pods not measured yet"][0]
+        for seconds in (200, 201)
+    ]
+    assert found == [0, 850]
+
+
+def test_where_pods_are_measured_they_count_beyond_what_they_use() -> None:
+    """A pod of prod uses 600 of 850; another, on the node that it was on before, is not measured; an old one that uses
+    more than its estimate adds nothing."""
+    pods = [
+        pod("young", node="a", containers=[ONE_CORE], scheduled=NOW - 10),
+        pod("moved", node="a", containers=[ONE_CORE], scheduled=NOW - 3600),
+        pod("old", node="a", containers=[ONE_CORE], scheduled=NOW - 3600),
+    ]
+    cluster = table([node("a", SHAPE)], pods, load({"a": busy(30.0)}))
+    cluster.set_pod_usage(
+        usage(
+            {
+                ("default", "young"): ("a", 0.6, GI),
+                ("default", "moved"): ("b", 0.1, GI),
+                ("default", "old"): ("a", 0.9, GI),
+            }
+        )
+    )
+    args = {"nodeMetricSource": "windowsAndPods", "prodUsageThresholds": {"cpu": 20}, "scoreAccordingProdUsage": True}
+    _, verdicts, scores = ask(cluster, args)
+    assert verdicts.steps["cpu measured"].tolist() == [1500]  # of prod pods, as the pod is one
+    assert verdicts.steps["cpu of pods not measured yet"].tolist() == [250 + 850]
+    assert verdicts.reasons[int(verdicts.codes[0])] == "node(s) cpu usage exceed threshold"
+    assert "2 pods count as their estimate: default/moved, default/young" in scores.reason(0)
+    cluster.set_pod_usage(None)  # they went: all usage is judged, by the thresholds for it
+    _, verdicts, _ = ask(cluster, args)
+    assert verdicts.steps["cpu measured"].tolist() == [3000]
+    assert verdicts.steps["cpu threshold %"].tolist() == [65.0]
+    assert "podUsage" in verdicts.inputs
+
+
+def test_nodes_that_are_not_measured_pass_and_are_nobodys_favourite() -> None:
+    """None of it known, one resource not known, capacity zero; too old, by default and as the arguments say."""
+    nodes = [node(name, SHAPE) for name in ("a", "half", "silent")] + [node("empty", {}, SHAPE)]
+    loads = load({"a": busy(60.0), "half": {("CPU", "AVG"): 20.0}, "empty": busy(20.0)})
+    cluster = table(nodes, loads=loads)
+    _, verdicts, scores = ask(cluster, {"usageThresholds": {"cpu": 70, "memory": 1}})
+    assert dict(zip(sorted(cluster.row), verdicts.passed.tolist(), strict=True)) == {
+        "a": False,
+        "half": True,
+        "silent": True,
+        "empty": True,
+    }
+    assert dict(zip(sorted(cluster.row), scores.values.tolist(), strict=True)) == {
+        "a": 55.0,
+        "half": 71 // 2,
+        "silent": 0.0,
+        "empty": 0.0,
+    }
+    assert scores.reason(sorted(cluster.row).index("silent")) == "no metrics of this node: 0"
+    assert "memory is not known" in scores.reason(sorted(cluster.row).index("half"))
+    cluster.set_load(None, now=NOW)
+    _, verdicts, scores = ask(cluster)
+    assert verdicts.passed.all()
+    assert not scores.values.any()
+
+
+@pytest.mark.parametrize(
+    ("age", "args", "passes", "scored"),
+    [
+        (179, {}, True, True),
+        (180, {}, False, False),
+        (180, {"enableScheduleWhenNodeMetricsExpired": True}, True, False),
+        (180, {"filterExpiredNodeMetrics": False}, True, False),
+        (180, {"usageThresholds": {"cpu": 0, "memory": 0}}, True, False),
+        (299, {"nodeMetricExpirationSeconds": 300}, True, True),
+    ],
+)
+def test_a_measurement_expires(age, args, passes, scored) -> None:
+    """By the node's own newest sample; a filter without thresholds lets all pass."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}, sampled=NOW - age))
+    _, verdicts, scores = ask(cluster, args)
+    assert verdicts.passed.tolist() == [passes]
+    assert bool(scores.values[0]) is scored
+    if not scored:
+        assert scores.reason(0).startswith(f"its metrics are {age} s old")
+
+
+def test_at_the_threshold_a_node_passes_or_not_as_is_said() -> None:
+    """Upstream since 1.6, and the wording of its document."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(56.5)}))
+    assert [ask(cluster, {"comparison": each})[1].passed.tolist() for each in ("gt", "ge")] == [[True], [False]]
+
+
+def test_percentiles_take_the_place_of_the_mean_where_the_windows_have_them() -> None:
+    """Filtering and scoring each by its own; where there are none, the mean."""
+    cluster = table([node("a", SHAPE), node("b", SHAPE)], loads=load({"a": busy(10.0, P95=80.0), "b": busy(10.0)}))
+    args = {
+        "aggregated": {"usageThresholds": {"cpu": 50}, "usageAggregationType": "p95", "scoreAggregationType": "p95"}
+    }
+    _, verdicts, scores = ask(cluster, args)
+    assert verdicts.steps["cpu measured"].tolist() == [8000, 1000]
+    assert verdicts.reasons[int(verdicts.codes[0])] == "node(s) cpu aggregated usage exceed threshold"
+    assert scores.steps["cpu measured"].tolist() == [8000, 1000]
+    _, _, scores = ask(cluster, {"aggregated": {"scoreAggregationType": "avg"}})
+    assert scores.steps["cpu measured"].tolist() == [1000, 1000]
+
+
+def test_pods_of_daemon_sets_always_pass() -> None:
+    """They have no other node to go to."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(99.0)}))
+    owners = [{"kind": "DaemonSet", "name": "agent"}]
+    _, verdicts, scores = ask(cluster, metadata={"ownerReferences": owners})
+    assert verdicts.passed.all()
+    assert scores.values.tolist() == [39.0]
+
+
+def test_two_pods_in_quick_succession_see_each_other() -> None:
+    """What an extender reserves counts as an estimate at once."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}))
+    plugin, _, before = ask(cluster)
+    cluster.reserve(pod("p", containers=[ONE_CORE]), "a", now=NOW, until=NOW + 5)
+    after = plugin.score(info(containers=[ONE_CORE]), cluster, rows(cluster), now=NOW)
+    assert after.steps["cpu with the pod"] - before.steps["cpu with the pod"] == [850]
+    cluster.release("p")
+    again = plugin.score(info(containers=[ONE_CORE]), cluster, rows(cluster), now=NOW)
+    assert again.values.tolist() == before.values.tolist()
+
+
+# --- annotations -----------------------------------------------------------------------------------------------------
+
+THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "threshold", "kind"),
+    [
+        ({"usageThresholds": {"cpu": 30}}, 30, "usage"),
+        ({"prodUsageThresholds": {"cpu": 5}}, 65, "usage"),  # nobody says what prod pods use
+        ({"aggregatedUsage": {"usageThresholds": {"cpu": 40}, "usageAggregationType": "p95"}}, 40, "aggregated usage"),
+        ({"aggregatedUsage": {"usageThresholds": {"cpu": 40}}}, 65, "usage"),
+        ({}, 65, "usage"),
+    ],
+)
+def test_a_node_may_have_thresholds_of_its_own(annotation, threshold, kind) -> None:
+    """Each part of the annotation replaces that of the arguments."""
+    cluster = table([node("a", SHAPE, annotations={THRESHOLDS: json.dumps(annotation)})], loads=load({"a": busy(60.0)}))
+    plugin, verdicts, _ = ask(cluster)
+    assert verdicts.steps["cpu threshold %"].tolist() == [threshold]
+    assert verdicts.reasons[int(verdicts.codes[0])] == f"node(s) cpu {kind} exceed threshold"
+    cluster.set_node("a", node("a", SHAPE))
+    after = plugin.filter(info(containers=[ONE_CORE]), cluster, rows(cluster), now=NOW)
+    assert after.steps["cpu threshold %"].tolist() == [65]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (THRESHOLDS, "{"),
+        (THRESHOLDS, '{"usageThresholds": {"cpu": -1}}'),
+        (THRESHOLDS, '{"usageThresholds": {"cpu": "40"}}'),
+        (THRESHOLDS, '{"aggregatedUsage": {"usageThresholds": {"cpu": 40}, "usageAggregationType": "p42"}}'),
+        (
+            THRESHOLDS,
+            '{"aggregatedUsage": {"usageThresholds": {"cpu": 40}, "usageAggregationType": "avg",'
+            ' "usageAggregatedDuration": "-5m"}}',
+        ),
+        ("node.koordinator.sh/raw-allocatable", '{"cpu": "many"}'),
+        ("node.koordinator.sh/raw-allocatable", "[]"),
+    ],
+)
+def test_an_annotation_of_a_node_that_cannot_be_read_is_passed_over(name, text, caplog) -> None:
+    """With a line in the log that names node and annotation."""
+    cluster = table([node("a", SHAPE, annotations={name: text})], loads=load({"a": busy(10.0)}))
+    _, verdicts, _ = ask(cluster)
+    assert verdicts.steps["cpu threshold %"].tolist() == [65]
+    assert verdicts.steps["cpu allocatable"].tolist() == [10000]
+    assert "node a: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "estimate"),
+    [
+        ('{"cpu": 50}', {"cpu": 500, "memory": 751619277}),
+        ('{"cpu": 0}', {"cpu": 0, "memory": 751619277}),
+        ('{"cpu": 150}', {"cpu": 1500, "memory": 751619277}),
+        ('{"cpu": -1}', {"cpu": 850, "memory": 751619277}),
+        ('{"cpu": 99999}', {"cpu": 850, "memory": 751619277}),
+        ('{"cpu": "50"}', {"cpu": 850, "memory": 751619277}),
+        ("{", {"cpu": 850, "memory": 751619277}),
+    ],
+)
+def test_a_pod_may_have_factors_of_its_own_where_that_is_allowed(text, estimate) -> None:
+    """Nonsense is passed over as a whole."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}))
+    annotations = {"scheduling.koordinator.sh/load-estimated-scaling-factors": text}
+    _, _, scores = ask(cluster, {"allowCustomizeEstimation": True}, metadata={"annotations": annotations})
+    assert scores.inputs["podEstimate"] == estimate
+    _, _, scores = ask(cluster, {}, metadata={"annotations": annotations})
+    assert scores.inputs["podEstimate"] == {"cpu": 850, "memory": 751619277}
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ({"usageThresholds": {"cpu": 101}}, "usageThresholds.cpu: must be 0 to 100 (given: 101)"),
+        ({"usageThresholds": {"cpu": "65"}}, "usageThresholds: expected `int`, got `str`"),
+        ({"resourceWeights": {"cpu": 0}}, "resourceWeights.cpu: must be 1 to 100 (given: 0)"),
+        ({"dominantResourceWeight": -1}, "dominantResourceWeight: must be 0 to 100 (given: -1)"),
+        ({"nodeMetricExpirationSeconds": 0}, "nodeMetricExpirationSeconds: expected `int` >= 1"),
+        ({"comparison": "eq"}, "comparison: invalid enum value 'eq'"),
+        (
+            {"estimator": "defaultEstimater"},
+            "estimator: there is no 'defaultEstimater'; did you mean defaultEstimator?",
+        ),
+        ({"usageTresholds": {}}, "there is no such argument; did you mean usageThresholds?"),
+        ({"aggregated": {"usageAggregationType": "p42"}}, "aggregated: invalid enum value 'p42'"),
+        (
+            {"nodeMetricSource": "cluster", "aggregated": {"scoreAggregatedDuration": "-5m"}},
+            'aggregated.scoreAggregatedDuration: must be a duration like "5m", not negative',
+        ),
+        (
+            {"nodeMetricSource": "cluster", "prodUsageThresholds": {"cpu": 500}},
+            "prodUsageThresholds.cpu: must be 0 to 100 (given: 500)",
+        ),
+        (
+            {"nodeMetricSource": "cluster", "resourceWeights": {"example.com/io": 1}},
+            "estimatedScalingFactors.example.com/io: is missing, and resourceWeights has example.com/io",
+        ),
+        ({"prodUsageThresholds": {"cpu": 50}}, "prodUsageThresholds: needs what each pod uses"),
+        ({"scoreAccordingProdUsage": True}, "scoreAccordingProdUsage: needs what each pod uses"),
+        (
+            {"nodeMetricSource": "windowsAndPods", "prodUsageIncludeSys": True},
+            "prodUsageIncludeSys: our windows do not have usage of the system",
+        ),
+        ({"aggregated": {"usageAggregatedDuration": "5m"}}, "aggregated.usageAggregatedDuration: the scorers read one"),
+        ({"supportedResources": ["example.com/io"]}, "example.com/io: our windows measure cpu and memory alone"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_named(args, problem) -> None:
+    """Where, what, and what would be right."""
+    with pytest.raises(ArgumentsError) as caught:
+        make(LoadAwareScheduling, args, Table())
+    assert problem in str(caught.value)
+
+
+def test_weights_are_upstreams_unless_some_are_given() -> None:
+    """A weight of the dominant resource alone leaves the others at none."""
+    found = [
+        make(LoadAwareScheduling, args, Table())[0].args.weights
+        for args in ({}, {"dominantResourceWeight": 1}, {"resourceWeights": {"cpu": 2}, "dominantResourceWeight": 1})
+    ]
+    assert found == [{"cpu": 1, "memory": 1}, {}, {"cpu": 2}]
+
+
+# --- NodeMetrics of the cluster --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        ({"updateTime": "yesterday"}, "status.updateTime: 'yesterday' is no time"),
+        ({"nodeMetric": {"nodeUsage": {"resources": {"cpu": "x"}}}}, "nodeUsage: cpu: 'x' is no Kubernetes quantity"),
+        ({"nodeMetric": {"nodeUsage": {"resources": {"cpu": "-1"}}}}, "nodeUsage: cpu is negative"),
+        ({"nodeMetric": {"aggregatedNodeUsages": [{"duration": "5 min"}]}}, "'5 min' is no duration"),
+    ],
+)
+def test_a_node_metric_that_cannot_be_read_says_why(status, problem) -> None:
+    """One bad object must not be taken for an idle node."""
+    given = msgspec.json.decode(json.dumps({"metadata": {"name": "n"}, "status": status}), type=NodeMetricObject)
+    with pytest.raises(ValueError, match=problem):
+        read_node_metric(given)
+
+
+def test_a_node_metric_that_goes_leaves_its_node_unmeasured() -> None:
+    """And one without a time keeps that of the one before."""
+    cluster = table([node("a", SHAPE)])
+    metric = NodeMetric(updated=NOW, usage={"cpu": 2000, "memory": GI})
+    cluster.set_node_metric("a", metric)
+    plugin, _, before = ask(cluster, {"nodeMetricSource": "cluster"})
+    cluster.set_node_metric("a", replace(metric, updated=None))
+    asked = info(containers=[ONE_CORE])
+    assert plugin.score(asked, cluster, rows(cluster), now=NOW).values.tolist() == before.values.tolist() == [84.0]
+    cluster.set_node_metric("a", None)
+    assert plugin.score(asked, cluster, rows(cluster), now=NOW).reason(0) == "no metrics of this node: 0"
+    cluster.set_node_metric("nobody", metric)  # its node may come later
+    cluster.set_node("nobody", node("nobody", SHAPE))
+    assert plugin.score(asked, cluster, rows(cluster, "nobody"), now=NOW).values.tolist() == [84.0]
+
+
+def test_pods_that_go_before_anybody_asks_leave_nothing() -> None:
+    """Between a new measurement and the next request."""
+    here = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW)
+    cluster = table([node("a", SHAPE)], [here])
+    cluster.set_node_metric("a", NodeMetric(updated=NOW, usage={"cpu": 2000, "memory": GI}))
+    plugin, _, before = ask(cluster, {"nodeMetricSource": "cluster"})
+    assert before.steps["cpu of pods not measured yet"].tolist() == [850]
+    cluster.set_node_metric("a", NodeMetric(updated=NOW, usage={"cpu": 3000, "memory": GI}))
+    cluster.set_pod(here, None, now=NOW)
+    after = plugin.score(info(containers=[ONE_CORE]), cluster, rows(cluster), now=NOW)
+    assert after.steps["cpu with the pod"].tolist() == [3000 + 850]
+
+
+def test_a_pod_that_is_prod_to_one_and_not_to_the_other_counts_as_its_estimate() -> None:
+    """Just relabelled: what was reported of it is in no sum of prod pods."""
+    old = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 3600)
+    cluster = table([node("a", SHAPE)], [old])
+    reported = {("default", "p"): PodMetric({"cpu": 500, "memory": GI}, prod=False)}
+    cluster.set_node_metric("a", NodeMetric(updated=NOW, usage={"cpu": 2000}, pods=reported))
+    args = {"nodeMetricSource": "cluster", "scoreAccordingProdUsage": True}
+    _, verdicts, scores = ask(cluster, args)
+    assert [scores.steps[f"cpu {each}"][0] for each in ("measured", "of pods not measured yet")] == [0, 850]
+    assert verdicts.steps["cpu of pods not measured yet"].tolist() == [0]
+
+
+# --- events in any order ---------------------------------------------------------------------------------------------
+
+NODES = ("n0", "n1", "n2")
+PODS = ("p0", "p1", "p2")
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "windows": {},
+    "windowsAndPods": {"prodUsageThresholds": {"cpu": 30}, "scoreAccordingProdUsage": True},
+    "cluster": {
+        "prodUsageThresholds": {"cpu": 30},
+        "prodUsageIncludeSys": True,
+        "supportedResources": ["example.com/io"],
+        "aggregated": {"usageThresholds": {"cpu": 40}, "usageAggregationType": "p95", "scoreAggregationType": "p95"},
+        "estimatedSecondsAfterPodScheduled": 100,
+    },
+}
+ASKED = (info(containers=[ONE_CORE]), info("batch", containers=[ONE_CORE], priority=5500))
+
+
+def told(cluster: Table, plugin: LoadAwareScheduling) -> dict[str, Any]:
+    """Everything that the plug-in says of each known node."""
+    known = sorted(name for name, row in cluster.row.items() if cluster.known[row])
+    at = rows(cluster, *known) if known else np.zeros(0, dtype=np.int64)
+    found: dict[str, Any] = {}
+    for asked in ASKED:
+        verdicts = plugin.filter(asked, cluster, at, now=NOW)
+        scores = plugin.score(asked, cluster, at, now=NOW)
+        for i, name in enumerate(known):
+            found[f"{name} {asked.pod.metadata.name}"] = (
+                int(verdicts.codes[i]),
+                {key: repr(values[i]) for key, values in verdicts.steps.items()},
+                {key: repr(values[i]) for key, values in scores.steps.items()},
+                scores.reason(i),
+            )
+    return found
+
+
+class Events(RuleBasedStateMachine):
+    """Nodes, pods, reservations and measurements that come and go; with each of the three sources."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Table()
+        self.plugins = {name: self.made(name, self.table) for name in ARGUMENTS}
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        self.serial = 0
+
+    def made(self, source: str, cluster: Table) -> LoadAwareScheduling:
+        return make(LoadAwareScheduling, {**ARGUMENTS[source], "nodeMetricSource": source}, cluster)[0]
+
+    @rule(
+        name=st.sampled_from(NODES),
+        cpu=st.integers(0, 4),
+        custom=st.sampled_from(
+            [
+                "",
+                '{"usageThresholds": {"cpu": 10}}',
+                '{"aggregatedUsage": {"usageThresholds": {"cpu": 9}, "usageAggregationType": "avg"}}',
+            ]
+        ),
+    )
+    def node_comes_or_changes(self, name: str, cpu: int, custom: str) -> None:
+        annotations = {THRESHOLDS: custom} if custom else {}
+        self.nodes[name] = node(name, {"cpu": str(cpu), "memory": "8Gi"}, annotations=annotations)
+        self.table.set_node(name, self.nodes[name])
+
+    @rule(name=st.sampled_from(NODES))
+    def node_goes(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self.table.set_node(name, None)
+
+    @rule(
+        name=st.sampled_from(PODS),
+        where=st.sampled_from(["", *NODES]),
+        containers=st.sampled_from([[], [ONE_CORE], [ONE_CORE, ONE_CORE]]),
+        priority=st.sampled_from([9500, 7500, 5500]),
+        age=st.sampled_from([10, 70, 3600]),
+        phase=st.sampled_from(["Running", "Running", "Succeeded"]),
+        again=st.booleans(),
+    )
+    def pod_comes_or_changes(
+        self, name: str, where: str, containers: Any, priority: int, age: int, phase: str, again: bool
+    ) -> None:
+        old = self.pods.get(name)
+        self.serial += again or old is None
+        uid = f"{name}-{self.serial}" if old is None or again else identity(old)
+        new = pod(name, uid=uid, node=where, containers=containers, phase=phase, scheduled=NOW - age, priority=priority)
+        self.table.set_pod(old, new, now=NOW)
+        self.pods[name] = new
+
+    @rule(name=st.sampled_from(PODS))
+    def pod_goes(self, name: str) -> None:
+        if old := self.pods.pop(name, None):
+            self.table.set_pod(old, None, now=NOW)
+
+    @rule(name=st.sampled_from(PODS), where=st.sampled_from(NODES))
+    def pod_is_reserved(self, name: str, where: str) -> None:
+        if name in self.pods:
+            self.table.reserve(self.pods[name], where, now=NOW, until=NOW + 5)
+
+    @rule(cpu=st.sampled_from([5.0, 50.0]), percentile=st.booleans(), among=st.integers(0, 3))
+    def load_comes(self, cpu: float, percentile: bool, among: int) -> None:
+        more = {"P95": cpu * 2} if percentile else {}
+        loads = load({name: busy(cpu + i, **more) for i, name in enumerate(NODES[:among])}) if among else None
+        self.table.set_load(loads, now=NOW)
+
+    @rule(node_=st.sampled_from(NODES), known=st.sets(st.sampled_from(PODS)), there=st.booleans())
+    def pods_are_measured(self, node_: str, known: set[str], there: bool) -> None:
+        given = {("default", name): (node_, 0.1 * len(known), 1e8) for name in known}
+        self.table.set_pod_usage(usage(given) if there else None)
+
+    @rule(
+        name=st.sampled_from(NODES),
+        updated=st.sampled_from([None, NOW, NOW - 50, NOW - 500]),
+        measured=st.booleans(),
+        durations=st.sets(st.sampled_from([300.0, 600.0])),
+        prod=st.sets(st.sampled_from(PODS)),
+        there=st.booleans(),
+    )
+    def node_metric_comes_or_goes(
+        self, name: str, updated: float | None, measured: bool, durations: set[float], prod: set[str], there: bool
+    ) -> None:
+        metric = NodeMetric(
+            updated=updated,
+            usage={"cpu": 700, "memory": GI, "example.com/io": 3} if measured else None,
+            system={"cpu": 90},
+            aggregated={("p95", seconds): {"cpu": int(seconds)} for seconds in durations},
+            pods={("default", each): PodMetric({"cpu": 300}, each != "p2") for each in prod},
+        )
+        self.table.set_node_metric(name, metric if there else None)
+
+    @invariant()
+    def equals_a_rebuild(self) -> None:
+        """Once reservations are over."""
+        self.table.expire(NOW + 100)
+        rebuilt = table(self.nodes.values(), self.pods.values(), self.table.load.columns)
+        for name, metric in self.table.node_metrics.items():
+            rebuilt.set_node_metric(name, metric)
+        rebuilt.set_pod_usage(self.table.pod_usage)
+        for source, plugin in self.plugins.items():
+            assert told(self.table, plugin) == told(rebuilt, self.made(source, rebuilt)), source
+
+
+TestEvents = Events.TestCase
+TestEvents.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)
