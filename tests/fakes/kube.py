@@ -256,6 +256,7 @@ class FakeKube:
         self.port: int = runner.addresses[0][1]
         started.set()
         await self._stop.wait()
+        await site.stop()
         assert runner.server is not None
         for connection in runner.server.connections:  # idle ones too: TLS would else say goodbye after the loop's end
             if connection.transport is not None:

@@ -5,7 +5,8 @@ import asyncio
 import ssl
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -140,21 +141,21 @@ def test_a_large_copy_comes_in_pages(apiserver: ApiServer):
     assert [f"page-{number:02}" for number in range(12)] == names
 
 
-def test_a_bookmark_keeps_a_quiet_watch_at_its_place(apiserver: ApiServer):
-    """The server sends one shortly before it ends a watch: the next one goes on there, without another list."""
+def test_a_bookmark_says_how_far_a_quiet_watch_has_come(apiserver: ApiServer):
+    """The server sends one shortly before it ends a watch: what the next one begins with, without another list."""
     make_node(apiserver, "quiet")
-    lists: list[str] = []
-
-    async def check(informer: Informer[Any]) -> None:
-        await informer.wait()
-        before = informer._version
-        await asyncio.to_thread(make_node, apiserver, "noise")  # another resource version, not of what is selected
-        await eventually(lambda: informer._version not in ("", before), what="the bookmark", timeout=SECONDS)
-        lists.append(informer._version)
-
     selector = Selector(fields="metadata.name=quiet")
-    watched(apiserver, NODES, check, selector=selector, watch_seconds=5)
-    assert lists
+
+    async def check(client: KubeClient) -> None:
+        version, events = (await client.list(NODES, selector=selector)).version, []
+        async for event in client.watch(NODES, since=version, selector=selector, seconds=5):
+            events.append(event)
+            if event.type == "OPENED":  # now something happens, to nothing that is selected
+                await asyncio.to_thread(make_node, apiserver, "noise")
+        assert {"BOOKMARK"} == {event.type for event in events[1:]}  # one, or two
+        assert int(version) < int(events[-1].version)
+
+    asked(apiserver, check)
 
 
 def test_after_a_crash_a_forgotten_version_is_listed_anew(apiserver: ApiServer):
@@ -341,7 +342,8 @@ def test_kubectl_sees_what_we_changed(apiserver: ApiServer, tmp_path: Path):
 # --- metrics-server, through the aggregation layer -------------------------------------------------------------------
 
 
-def aggregate(apiserver: ApiServer, port: int) -> None:
+@contextmanager
+def aggregated(apiserver: ApiServer, port: int) -> Iterator[None]:
     """Let the real API server hand metrics.k8s.io on to a port of this machine, as it does to metrics-server."""
     service = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
     apiserver.make("/api/v1/namespaces/default/services", metadata={"name": "metrics"}, spec=service)
@@ -357,6 +359,9 @@ def aggregate(apiserver: ApiServer, port: int) -> None:
     apiserver.make(services, metadata={"name": "v1beta1.metrics.k8s.io"}, spec=spec)
     served = "/apis/metrics.k8s.io/v1beta1/nodes"
     wait_for(lambda: apiserver.ask("GET", served).ok, what="the aggregated API", timeout=SECONDS)
+    yield
+    assert apiserver.ask("DELETE", f"{services}/v1beta1.metrics.k8s.io").ok
+    wait_for(lambda: apiserver.ask("GET", served).status_code == 404, what="its end", timeout=SECONDS)
 
 
 def test_the_metrics_server_source_reads_through_the_real_api(apiserver: ApiServer):
@@ -385,5 +390,5 @@ def test_the_metrics_server_source_reads_through_the_real_api(apiserver: ApiServ
 
     with FakeKube(token="", tls=tls) as metrics:
         metrics.usage("busy", time=at, cpu="1", memory="4Gi")
-        aggregate(apiserver, metrics.port)
-        asked(apiserver, check)
+        with aggregated(apiserver, metrics.port):
+            asked(apiserver, check)

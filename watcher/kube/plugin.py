@@ -69,22 +69,28 @@ class Plugin:
             task.exception()  # whoever waited has it, and if nobody did any more the next one will meet it again
 
     async def _bring(self) -> str:
-        if self._loader is None:
-            try:
-                module = await asyncio.to_thread(importlib.import_module, "watcher.kube.plugin_loader")
-            except ModuleNotFoundError as error:
-                if error.name is None or not error.name.startswith("kubernetes_asyncio"):
-                    raise
-                raise KubeRefused(f"{self._path}: {self.name} needs kubernetes-asyncio", hint=MISSING) from error
-            self._loader = module.Loader.of_user(self._user, directory=self._path.parent)
-        loader = self._loader
         try:
+            loader = self._loader = self._loader or (await self._library()).of_user(
+                self._user, directory=self._path.parent
+            )
             await loader.renew()
+            if self._tls is not None and loader.certificate is not None:
+                self._tls.load_cert_chain(*loader.certificate)
+            return loader.bearer
+        except KubeRefused:
+            raise
         except Exception as error:  # of a library that lets through whatever it meets
             raise self._refused(error) from error
-        if self._tls is not None and loader.certificate is not None:
-            self._tls.load_cert_chain(*loader.certificate)
-        return loader.bearer
+
+    async def _library(self) -> type[Loader]:
+        try:
+            module = await asyncio.to_thread(importlib.import_module, "watcher.kube.plugin_loader")
+        except ModuleNotFoundError as error:
+            if error.name is None or not error.name.startswith("kubernetes_asyncio"):
+                raise
+            raise KubeRefused(f"{self._path}: {self.name} needs kubernetes-asyncio", hint=MISSING) from error
+        loader: type[Loader] = module.Loader
+        return loader
 
     def _refused(self, error: Exception) -> KubeRefused:
         if "exec" in self._user and isinstance(error, FileNotFoundError):
