@@ -21,6 +21,7 @@ PLUGINS: Mapping[str, str] = {
     "LowRiskOverCommitment": "scorers.low_risk_over_commitment:LowRiskOverCommitment",
     "Peaks": "scorers.peaks:Peaks",
     "NodeResourceLimits": "scorers.node_resource_limits:NodeResourceLimits",
+    "LoadAwareScheduling": "scorers.koordinator.load_aware_scheduling:LoadAwareScheduling",
     "HighLoadFilter": "scorers.high_load_filter:HighLoadFilter",
 }
 

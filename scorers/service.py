@@ -18,6 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from scorers.extender import RESERVED_S, Extender
+from scorers.koordinator.metrics import NODE_METRIC_OBJECTS, NodeMetricObject, read_node_metric
 from scorers.profiles import read_profiles
 from scorers.ranking import Profile
 from scorers.table import Table
@@ -49,24 +50,34 @@ class Scheduling:
         self._kube = KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
         self._nodes = Informer(self._kube, NODES, on_change=self._node_changed)
         self._pods = Informer(self._kube, PODS, on_change=self._pod_changed)
+        made = {each.name: Profile(each, self.table) for each in profiles}
+        needs = self.table.needs
+        self._node_metrics = (
+            Informer(self._kube, NODE_METRIC_OBJECTS, on_change=self._node_metric_changed)
+            if needs.node_metrics
+            else None
+        )
         self._client = InProcessClient(
             lambda: serving.published,
             window=serving.windows[-1],
             types=TYPES,
-            operators=OPERATORS,
+            operators=(*OPERATORS, *sorted(needs.operators)),
+            pods=serving if needs.pods else None,
             max_staleness=serving.max_staleness,
             interval=LOOK_EVERY_S,
             monotonic=serving.monotonic,
         )
-        made = {each.name: Profile(each, self.table) for each in profiles}
         self.extender = Extender(self.table, made, now=serving.now, bind=self._bind)
         self._blind = ""
+        self._podless = ""
 
     @asynccontextmanager
     async def life(self, _app: web.Application) -> AsyncIterator[None]:
         """From the start of the service to its end."""
         await self._nodes.start()
         await self._pods.start()
+        if self._node_metrics is not None:
+            await self._node_metrics.start()
         following = asyncio.create_task(self._follow(), name="scheduling-load")
         try:
             yield
@@ -74,6 +85,8 @@ class Scheduling:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await self._client.close()
+            if self._node_metrics is not None:
+                await self._node_metrics.close()
             await self._pods.close()
             await self._nodes.close()
             await self._kube.close()
@@ -86,10 +99,19 @@ class Scheduling:
     def _pod_changed(self, _name: str, old: Pod | None, new: Pod | None) -> None:
         self.table.set_pod(old, new, now=self._serving.now())
 
+    def _node_metric_changed(self, name: str, _old: NodeMetricObject | None, new: NodeMetricObject | None) -> None:
+        try:
+            self.table.set_node_metric(name, None if new is None else read_node_metric(new))
+        except ValueError as error:
+            log.warning("the NodeMetric of node %s is passed over: %s", name, error)
+            self.table.set_node_metric(name, None)
+
     async def _follow(self) -> None:
-        """Take over each new copy of the load."""
+        """Take over each new copy of the load, and of what pods use where a plug-in needs it."""
         while True:
             await self._take_load()
+            if self.table.needs.pods:
+                await self._take_pods()
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _take_load(self) -> None:
@@ -104,6 +126,22 @@ class Scheduling:
         if columns is not self.table.load.columns:
             self.table.set_load(columns, now=self._serving.now())
         self.table.expire(self._serving.now())
+
+    async def _take_pods(self) -> None:
+        try:
+            pods = await self._client.refresh_pods()
+        except WatcherError as error:
+            if self.table.pod_usage is not None:
+                self.table.set_pod_usage(None)
+            if not self._podless:
+                log.warning("the scheduling plug-ins do not know what pods use: %s; %s", error, error.hint)
+            self._podless = str(error)
+            return
+        if self._podless:
+            log.info("the scheduling plug-ins know what pods use")
+            self._podless = ""
+        if pods is not self.table.pod_usage:
+            self.table.set_pod_usage(pods)
 
     def _tell_blind(self, why: str) -> None:
         """One line when the load goes, and one when it is back."""

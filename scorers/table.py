@@ -81,6 +81,15 @@ class Follower(Protocol):
     def node_metric_changed(self, row: int, metric: NodeMetric | None) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a plug-in is to be told of beside the mean load: percentiles, what pods use, the cluster's NodeMetrics."""
+
+    operators: frozenset[Operator] = frozenset()
+    pods: bool = False
+    node_metrics: bool = False
+
+
 @dataclass(slots=True)
 class _Assigned:
     info: PodInfo
@@ -144,6 +153,7 @@ class Table:
         self.limited = AmountColumns()
         self.recent = RecentPods()
         self.load = Load()
+        self.needs = Needs()
         self.pod_usage: Pods | None = None
         self.node_metrics: dict[str, NodeMetric] = {}  # those of the cluster, by node
         self._nodes: dict[str, Node] = {}
@@ -186,9 +196,14 @@ class Table:
         for each in self._pods.values():
             listener.assigned(each.row, each.info, each.at)
 
-    def follow(self, follower: Follower) -> None:
-        """Tell this one of each new measurement."""
+    def follow(self, follower: Follower, needs: Needs) -> None:
+        """Tell this one of each new measurement; `needs` is what whoever keeps this table up has to bring."""
         self._followers.append(follower)
+        self.needs = Needs(
+            self.needs.operators | needs.operators,
+            self.needs.pods or needs.pods,
+            self.needs.node_metrics or needs.node_metrics,
+        )
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 

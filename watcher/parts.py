@@ -15,6 +15,7 @@ from aiohttp import web
 
 from watcher.api.routing import Route
 from watcher.model import Window
+from watcher.pods import PublishedPods
 from watcher.publish import Published
 from watcher.settings import Settings
 
@@ -29,10 +30,15 @@ class Serving(Protocol):
     def published(self) -> Published | None: ...
 
     @property
+    def pods(self) -> PublishedPods | None: ...
+
+    @property
     def windows(self) -> tuple[Window, ...]: ...
 
     @property
     def max_staleness(self) -> float: ...
+
+    def want_pods(self) -> str: ...
 
     def now(self) -> float: ...
 

@@ -40,10 +40,10 @@ from scorers.koordinator.arguments import LoadAwareSchedulingArgs
 from scorers.koordinator.assigned import DELTA, ESTIMATED, PROD_DELTA, PROD_USAGE, AssignedPods, Candidate
 from scorers.koordinator.classes import PROD, priority_class
 from scorers.koordinator.estimator import ESTIMATORS, allocatable_of, default_estimator, forced_until
-from scorers.koordinator.metrics import Matrix, NodeMetric, ReportedMetrics, WindowMetrics
+from scorers.koordinator.metrics import OPERATORS, Matrix, NodeMetric, ReportedMetrics, WindowMetrics
 from scorers.koordinator.thresholds import Thresholds, thresholds_of_arguments, thresholds_of_node
 from scorers.resources import amounts
-from scorers.table import PodInfo, Table
+from scorers.table import Needs, PodInfo, Table
 from watcher.client import Pods
 from watcher.findings import some_of
 from watcher.kube import Node
@@ -124,8 +124,16 @@ class LoadAwareScheduling:
         self._aggregates: list[tuple[str, float]] = []
         self._aggregate: I64 = np.zeros(0, dtype=np.int64)  # by row, which of these filtering takes; -1 is none
         table.listen(self)
-        table.follow(self)
+        table.follow(self, self._needs())
         self.load_changed()
+
+    def _needs(self) -> Needs:
+        source = self.args.node_metric_source
+        if source == "cluster":
+            return Needs(node_metrics=True)
+        aggregation = self.args.aggregation
+        kinds = (aggregation.usage_aggregation_type, aggregation.score_aggregation_type)
+        return Needs(frozenset(OPERATORS[kind] for kind in kinds if kind in OPERATORS), pods=source == "windowsAndPods")
 
     # --- kept up by events -------------------------------------------------------------------------------------------
 

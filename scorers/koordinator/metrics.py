@@ -300,12 +300,13 @@ class ReportedMetrics(_Columns):
         return Readings(used, there, reported)
 
 
-_OPERATORS: Mapping[str, Operator] = {
+OPERATORS: Mapping[str, Operator] = {
     "p50": Operator.P50,
     "p90": Operator.P90,
     "p95": Operator.P95,
     "p99": Operator.P99,
 }
+"""What the windows call a percentile; theirs are interpolated, koordlet's are samples."""
 
 
 class WindowMetrics(_Columns):
@@ -350,7 +351,7 @@ class WindowMetrics(_Columns):
 
     def _take_aggregated(self, kind: str, rows: I64) -> None:
         matrix = self._aggregated[(kind, 0.0)]
-        percent = self._percent(rows, _OPERATORS.get(kind))
+        percent = self._percent(rows, OPERATORS.get(kind))
         matrix.values[:, rows], matrix.there[rows] = _of(percent, self._sizes(rows)), self.usage.there[rows]
 
     def _percent(self, rows: I64, operator: Operator | None) -> F64:

@@ -151,5 +151,5 @@ def test_weights_are_whole_numbers_above_zero(tmp_path: Path, weight: Any) -> No
 
 
 def test_an_unknown_plug_in_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownPlugin, match="known are HighLoadFilter, LoadVariationRiskBalancing"):
+    with pytest.raises(UnknownPlugin, match="known are HighLoadFilter, LoadAwareScheduling"):
         factory_of("x")

@@ -1,0 +1,120 @@
+"""What the service brings to LoadAwareScheduling beyond the load of nodes, through its life: NodeMetrics of a cluster,
+percentiles, and what pods use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from scorers.koordinator.metrics import NODE_METRIC_OBJECTS
+from scorers.service import Scheduling
+from tests.fakes.kube import FakeKube
+from tests.fakes.pods import publish_pods
+from tests.fakes.snapshots import END, WINDOWS, publish, snapshot_of, steady
+from tests.scorers.cluster import info, rows, stamp
+from tests.waiting import eventually
+from watcher import settings
+from watcher.pods import PublishedPods
+
+RESOURCE = f"{NODE_METRIC_OBJECTS.group_version}/{NODE_METRIC_OBJECTS.plural}"
+POD = info(containers=[{"requests": {"cpu": "1", "memory": "1Gi"}}])
+
+
+class Service:
+    """A service that has published one tick, and pods once somebody wants them."""
+
+    windows = WINDOWS
+    max_staleness = 300.0
+
+    def __init__(self, kubeconfig: Path) -> None:
+        flags = {"kubernetes.kubeconfig": str(kubeconfig)}
+        self.settings = settings.load(flags=flags, environ={}, file=None, cwd=kubeconfig.parent)
+        self.published = publish(snapshot_of({"a": {"CPU": steady(20), "Memory": steady(40)}}))
+        self.pods: PublishedPods | None = None
+
+    def want_pods(self) -> str:
+        self.pods = publish_pods({("default", "p"): ("a", 0.25, 2.0**30)})
+        return ""
+
+    def now(self) -> float:
+        return END
+
+    def monotonic(self) -> float:
+        return 1000.0
+
+
+def ask(
+    server: FakeKube,
+    tmp_path: Path,
+    args: Mapping[str, Any],
+    step: str,
+    *expected: float,
+    change: Callable[[], None] = lambda: None,
+) -> None:
+    """Wait until the score of the node has, in this step, each of these values in turn; `change` comes between."""
+    service = Service(server.kubeconfig(tmp_path / "config"))
+    profile = {"plugins": [{"name": "LoadAwareScheduling", "args": dict(args)}]}
+    scheduling = Scheduling({"default": profile}, service)
+    profiles, cluster = scheduling.extender.profiles, scheduling.table
+
+    def is_there(value: float) -> bool:
+        if "a" not in cluster.row:
+            return False
+        ((_, scores),) = profiles["default"].rank(POD, rows(cluster, "a"), now=END).parts
+        return scores.steps[step].tolist() == [value]
+
+    async def follow() -> None:
+        async with scheduling.life(web.Application()):
+            for value in expected:
+                await eventually(partial(is_there, value), what=f"{step} to be {value}")
+                change()
+
+    asyncio.run(follow())
+
+
+def node_metric(server: FakeKube, cpu: str) -> None:
+    status = {"updateTime": stamp(END), "nodeMetric": {"nodeUsage": {"resources": {"cpu": cpu, "memory": "1Gi"}}}}
+    server.put(RESOURCE, "a", status=status)
+
+
+def test_node_metrics_of_the_cluster_are_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As they come, change, and cannot be read."""
+    with FakeKube() as server:
+        server.define(RESOURCE, "NodeMetric")
+        server.node("a", cpu="10", memory="100Gi")
+        node_metric(server, "1500m")
+        later = iter(["2500m", "none"])
+        ask(
+            server,
+            tmp_path,
+            {"nodeMetricSource": "cluster"},
+            "cpu measured",
+            1500,
+            2500,
+            0,
+            change=lambda: node_metric(server, next(later, "none")),
+        )
+    assert "the NodeMetric of node a is passed over: nodeUsage: cpu: 'none' is no Kubernetes quantity" in caplog.text
+
+
+def test_percentiles_of_the_windows_are_asked_for_where_they_are_needed(tmp_path: Path) -> None:
+    """A load of 19 and 21 in turn has 21 as its 95th percentile."""
+    with FakeKube() as server:
+        server.node("a", cpu="10", memory="100Gi")
+        ask(server, tmp_path, {"aggregated": {"scoreAggregationType": "p95"}}, "cpu measured", 2100)
+
+
+def test_what_pods_use_is_asked_for_where_it_is_needed(tmp_path: Path) -> None:
+    """A pod of prod that was just placed, and uses a quarter of a core."""
+    with FakeKube() as server:
+        server.node("a", cpu="10", memory="100Gi")
+        resources = {"requests": {"cpu": "1"}}
+        server.pod("p", node="a", spec={"containers": [{"name": "c", "resources": resources}]})
+        args = {"nodeMetricSource": "windowsAndPods", "scoreAccordingProdUsage": True}
+        ask(server, tmp_path, args, "cpu measured", 250)
