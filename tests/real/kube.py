@@ -194,23 +194,32 @@ class ApiServer(Server):
 
 
 class Scheduler(Server):
-    """A real kube-scheduler for an API server."""
+    """A real kube-scheduler for an API server; `config` is more of its KubeSchedulerConfiguration, extenders say."""
 
     name = "kube-scheduler"
 
-    def __init__(self, directory: Path, api: ApiServer) -> None:
+    def __init__(self, directory: Path, api: ApiServer, **config: Any) -> None:
         super().__init__(directory)
         self._program = find_kube_program("kube-scheduler")
-        self._config = api.kubeconfig(directory / "kubeconfig")
+        self._config = directory / "scheduler.json"  # JSON is YAML
+        whole = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": str(api.kubeconfig(directory / "kubeconfig"))},
+            "leaderElection": {"leaderElect": False},
+            "healthzBindAddress": f"127.0.0.1:{self.port}",
+            "metricsBindAddress": f"127.0.0.1:{self.port}",
+            **config,
+        }
+        self._config.write_text(json.dumps(whole))
 
     def command(self) -> Sequence[str | Path]:
         return [
             self._program,
-            f"--kubeconfig={self._config}",
+            f"--config={self._config}",
             "--bind-address=127.0.0.1",
             f"--port={self.port}",
             "--secure-port=0",
-            "--leader-elect=false",
         ]
 
     def is_ready(self) -> bool:

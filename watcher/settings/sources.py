@@ -25,7 +25,7 @@ DEFAULT_FILE = "load-watcher.toml"
 PREFIX = "LOAD_WATCHER_"
 CONFIG = "LOAD_WATCHER_CONFIG"
 INNER_TABLES = frozenset(".".join(key.table[:depth]) for key in KEYS.values() for depth in range(2, len(key.table) + 1))
-NOT_SETTINGS = (CONFIG, "LOAD_WATCHER_REAL_PARTS", "LOAD_WATCHER_REQUIRE_REAL")
+NOT_SETTINGS = (CONFIG, "LOAD_WATCHER_REAL_PARTS", "LOAD_WATCHER_REQUIRE_REAL", "LOAD_WATCHER_REQUIRE_KUBE")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,67 @@
+"""The real kube-scheduler asks our extender, and pods land where the extender would have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import RunService
+from tests.real.kube import ApiServer, Scheduler
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.real_apiserver
+
+PODS = "/api/v1/namespaces/default/pods"
+NODES = ("busy", "favoured", "other")
+CONFIG = """
+[refresh]
+interval = "1s"
+resolution = "1s"
+
+[kubernetes]
+kubeconfig = "{kubeconfig}"
+
+[scheduler.default]
+plugins = [ {{ name = "TargetLoadPacking", args = {{ targetUtilization = 90 }} }} ]
+"""
+
+
+def test_pods_land_on_the_node_that_the_extender_favours(apiserver: ApiServer, run_service: RunService, tmp_path: Path):
+    """One node of three has metrics: TargetLoadPacking fills it. The default scheduler would spread twenty pods."""
+    status = {"capacity": {"cpu": "64", "memory": "64Gi", "pods": "110"}}
+    for name in NODES:
+        apiserver.make("/api/v1/nodes", metadata={"name": name}, status=status)
+    config = CONFIG.format(kubeconfig=apiserver.kubeconfig(tmp_path / "kubeconfig"))
+    service = run_service("--provider", "host", config=config, env={"NODE_NAME": "favoured"})
+    wait_for(lambda: set(known(service)) == set(NODES) and known(service)["favoured"]["load"], what="nodes and load")
+    extender = {
+        "urlPrefix": f"{service.url}/scheduler/default",
+        "prioritizeVerb": "prioritize",
+        "weight": 100,
+        "enableHTTPS": False,
+        "nodeCacheCapable": True,
+        "httpTimeout": "10s",
+        "ignorable": True,
+    }
+    with Scheduler(tmp_path / "scheduler", apiserver, extenders=[extender]):
+        container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "10m"}}}
+        for i in range(20):
+            apiserver.make(PODS, metadata={"name": f"p{i}"}, spec={"containers": [container]})
+        wait_for(lambda: all(placed(apiserver).values()) and len(placed(apiserver)) == 20, what="all pods to be bound")
+    assert set(placed(apiserver).values()) == {"favoured"}
+    wait_for(lambda: known(service)["favoured"]["pods"] == 20, what="the table to have them")
+    assert known(service)["favoured"]["requested"] == {"cpu": 200}
+    asked = next(line for line in service.get("/metrics").text.splitlines() if "scheduler_prioritize" in line)
+    assert asked
+
+
+def known(service: Any) -> dict[str, Any]:
+    nodes: dict[str, Any] = service.get("/scheduler/default/nodes").json()["nodes"]
+    return nodes
+
+
+def placed(apiserver: ApiServer) -> dict[str, str]:
+    items = apiserver.ask("GET", PODS).json()["items"]
+    return {each["metadata"]["name"]: each["spec"].get("nodeName", "") for each in items}
