@@ -55,7 +55,7 @@ def read_arguments(plugin: str, kind: type[ArgsT], given: Mapping[str, Any]) -> 
         elif name in NOT_OURS:
             notices.append(f"{plugin}: {name} is not used here: {NOT_OURS[name]}")
         elif name not in ("apiVersion", "kind"):
-            problems.append(_unknown(name, list(fields)))
+            problems.append(_unknown(str(name), list(fields)))
     if problems:
         raise ArgumentsError(plugin, problems)
     arguments = kind(**values)

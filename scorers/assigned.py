@@ -11,11 +11,15 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from watcher.kube import Pod
+
+if TYPE_CHECKING:
+    from scorers.table import PodInfo  # which keeps the recent pods itself
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -23,7 +27,7 @@ I64 = npt.NDArray[np.int64]
 MEASURED_AFTER_S = 60.0
 KEPT_S = 300.0
 
-Demand = Callable[[Pod], float]
+Demand = Callable[["PodInfo"], float]
 
 
 class RecentPods:
@@ -32,12 +36,13 @@ class RecentPods:
     def __init__(self) -> None:
         self._slot: dict[str, int] = {}
         self._key: list[str | None] = []
-        self._pod: list[Pod | None] = []
+        self._info: list[PodInfo | None] = []
         self._free: list[int] = []
         self._row: I64 = np.full(16, -1, dtype=np.int64)
         self._at: F64 = np.full(16, -np.inf)
         self._demands: dict[str, Demand] = {}
         self._amount: dict[str, F64] = {}
+        self._sums: dict[str, tuple[F64, F64]] = {}  # by demand: when nodes were measured, and what is missing there
 
     def __len__(self) -> int:
         return len(self._slot)
@@ -46,25 +51,28 @@ class RecentPods:
         """Count this of each pod from now on, and of those that are here. The same name again replaces the demand."""
         self._demands[name] = demand
         column = np.zeros(len(self._row))
-        for slot, pod in enumerate(self._pod):
-            column[slot] = 0.0 if pod is None else demand(pod)
+        for slot, info in enumerate(self._info):
+            column[slot] = 0.0 if info is None else demand(info)
         self._amount[name] = column
+        self._sums.pop(name, None)
 
-    def add(self, key: str, pod: Pod, *, row: int, at: float) -> None:
+    def add(self, info: PodInfo, *, row: int, at: float) -> None:
         """A pod was assigned to the node in this row at this time (unix seconds)."""
-        self.remove(key)
+        self.remove(info.key)
         slot = self._free.pop() if self._free else self._new_slot()
-        self._slot[key], self._key[slot], self._pod[slot] = slot, key, pod
+        self._slot[info.key], self._key[slot], self._info[slot] = slot, info.key, info
         self._row[slot], self._at[slot] = row, at
         for name, demand in self._demands.items():
-            self._amount[name][slot] = demand(pod)
+            self._amount[name][slot] = demand(info)
+        self._count(slot, 1)
 
     def remove(self, key: str) -> None:
         """Forget a pod, if it is here."""
         slot = self._slot.pop(key, None)
         if slot is None:
             return
-        self._key[slot] = self._pod[slot] = None
+        self._count(slot, -1)
+        self._key[slot] = self._info[slot] = None
         self._row[slot], self._at[slot] = -1, -np.inf
         for column in self._amount.values():
             column[slot] = 0.0
@@ -80,28 +88,40 @@ class RecentPods:
                 self.remove(key)
 
     def unmeasured(self, name: str, *, measured: F64) -> F64:
-        """What the pods that the measurements do not contain will add to each node; [rows].
+        """What the pods that the measurements do not contain will add to each node; [rows], not to be written to.
 
-        `measured` [rows] is when each node was measured (unix seconds, NaN: never, then nothing is missing from it).
+        `measured` [rows] is when each node was measured (unix seconds, NaN: never, then nothing is missing from it). It
+        must not change: asked about the same array again, the sums that events keep up are the answer.
         """
+        kept = self._sums.get(name)
+        if kept is None or kept[0] is not measured:
+            kept = self._sums[name] = measured, self._summed(name, measured)
+        return kept[1]
+
+    def _summed(self, name: str, measured: F64) -> F64:
         used = self._row >= 0
         row, at = self._row[used], self._at[used]
         counts = at > measured[row] - MEASURED_AFTER_S
         weights = self._amount[name][used][counts]
         return np.bincount(row[counts], weights=weights, minlength=len(measured)).astype(np.float64)
 
+    def _count(self, slot: int, times: int) -> None:
+        """Keep the sums up, with what the slot has."""
+        row, at = int(self._row[slot]), float(self._at[slot])
+        for name, (measured, sums) in self._sums.items():
+            if row < len(measured) and at > measured[row] - MEASURED_AFTER_S:
+                sums[row] += times * self._amount[name][slot]
+
     def of(self, row: int) -> list[tuple[str, Pod, float]]:
         """The pods of a node with their times, oldest first."""
-        slots = [slot for slot in self._slot.values() if self._row[slot] == row]
-        found = [
-            (key, pod, float(self._at[slot])) for slot in slots if (key := self._key[slot]) and (pod := self._pod[slot])
-        ]
+        slots = np.flatnonzero(self._row == row).tolist()
+        found = [(info.key, info.pod, float(self._at[slot])) for slot in slots if (info := self._info[slot])]
         return sorted(found, key=lambda each: (each[2], each[0]))
 
     def _new_slot(self) -> int:
         slot = len(self._key)
         self._key.append(None)
-        self._pod.append(None)
+        self._info.append(None)
         if slot >= len(self._row):
             more = len(self._row)
             self._row = np.concatenate([self._row, np.full(more, -1, dtype=np.int64)])

@@ -1,4 +1,5 @@
-"""Columns of whole numbers by resource, one row for each node, that grow with the fleet and with what pods ask for."""
+"""Columns of whole numbers by resource, one row for each node, that grow with the fleet and with what pods ask for, and
+go when nobody asks for that any more: an extender may be sent any name of a resource by anybody."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ class AmountColumns:
         self._used = 0
         self._rows = 0
         self._columns: dict[str, I64] = {}
+        self._filled: dict[str, int] = {}
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -40,17 +42,28 @@ class AmountColumns:
 
     def set(self, row: int, amounts: Amounts) -> None:
         """This and nothing else is in the row."""
-        for column in self._columns.values():
-            column[row] = 0
+        self.add(row, self.of(row), times=-1)
         self.add(row, amounts)
 
     def add(self, row: int, amounts: Amounts, *, times: int = 1) -> None:
         """Add to a row; `times` -1 takes away again."""
         for resource, size in amounts.items():
+            if size == 0:
+                continue
             column = self._columns.get(resource)
             if column is None:
                 column = self._columns[resource] = np.zeros(self._rows, dtype=np.int64)
-            column[row] += times * size
+                self._filled[resource] = 0
+            before = int(column[row])
+            column[row] = after = before + times * size
+            if (before == 0) != (after == 0):
+                self._count(resource, 1 if after else -1)
+
+    def _count(self, resource: str, more: int) -> None:
+        """So many more rows have something of it; without any the column goes."""
+        self._filled[resource] += more
+        if self._filled[resource] == 0:
+            del self._filled[resource], self._columns[resource]
 
     def of(self, row: int) -> dict[str, int]:
         """What is in a row, without zeros."""

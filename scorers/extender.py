@@ -13,12 +13,14 @@ empty list; a pod with quantities that are none, an error, as Error to filter an
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from itertools import repeat
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import numpy as np
@@ -30,7 +32,7 @@ from scorers.arguments import schema_of
 from scorers.framework import Scores, Verdicts
 from scorers.profiles import PluginSettings
 from scorers.ranking import Filtered, Profile, Ranked
-from scorers.registry import extension_points, factory_of, known_names
+from scorers.registry import UnknownPlugin, extension_points, factory_of, known_names
 from scorers.table import PodInfo, Table, identity, pod_info
 from watcher.api.openapi import Answer, Operation, Parameter, failure
 from watcher.api.routing import JSON, Access, ApiError, Route
@@ -40,7 +42,10 @@ log = logging.getLogger(__name__)
 
 I64 = npt.NDArray[np.int64]
 
+T = TypeVar("T")
+
 RESERVED_S = 5.0
+AT_ONCE = 50  # nodes that are told of before others have a turn; some milliseconds
 MOST_BODY = 256 << 20  # 5,000 whole nodes are 50 MB; nodeCacheCapable makes that 100 kB
 
 Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[None]]
@@ -100,8 +105,8 @@ class Extender:
         except ValueError as error:
             return _json(wire.ExtenderFilterResult(error=f"the pod's resources cannot be read: {error}"))
         self._begin(info.pod)
-        known, rows = self._rows(names)
-        failed = profile.filter(info, rows, now=self._now()).failures([names[i] for i in known])
+        there, rows, _ = self._rows(names)
+        failed = profile.filter(info, rows, now=self._now()).failures(there)
         return _json(wire.filtered(args, names, failed))
 
     async def prioritize(self, request: web.Request, captured: Sequence[str]) -> web.Response:
@@ -110,16 +115,16 @@ class Extender:
         args, names = await self._args(request)
         info = _info(args)
         self._begin(info.pod)
-        known, rows = self._rows(names)
+        there, rows, known = self._rows(names)
         now = self._now()
         ranked = profile.rank(info, rows, now=now)
         scores = np.zeros(len(names))
         scores[known] = ranked.values
         if profile.settings.reserve == "prioritize":
-            self._reserve(info.pod, [names[i] for i in known], ranked, now=now)
+            self._reserve(info.pod, there, ranked, now=now)
         most = 100.0 if profile.settings.precise_scores else float(wire.MOST)
         whole = np.floor(scores * (most / 100.0) + 0.5).astype(np.int64).tolist()
-        return _json([wire.HostPriority(name, score) for name, score in zip(names, whole, strict=True)])
+        return _json(list(map(wire.HostPriority, names, whole)))
 
     async def bind(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """ExtenderBindingArgs -> ExtenderBindingResult. Whatever goes wrong is told in the result, as the scheduler
@@ -150,10 +155,12 @@ class Extender:
         if args.node_names is None and args.nodes is None:
             names = sorted(name for name, row in self.table.row.items() if self.table.known[row])
         info = _info(args)
-        known, rows = self._rows(names)
+        there, rows, _ = self._rows(names)
         now = self._now()
         ranked, filtered = profile.rank(info, rows, now=now), profile.filter(info, rows, now=now)
-        return _json(self._explained(profile, info, [names[i] for i in known], names, ranked, filtered, now=now))
+        told = self._explained(profile, info, there, names, now=now)
+        told["nodes"] = await _unhurried(self._explained_nodes(there, rows, ranked, filtered))
+        return _json(told)
 
     async def nodes(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """What the table knows of the nodes, or of one."""
@@ -162,13 +169,22 @@ class Extender:
         for name in names:
             if name not in self.table.row:
                 raise ApiError(404, "not_found", f"the scorers know no node {name!r}", "kubectl get nodes lists them")
-        return _json({"nodes": {name: self._node(name) for name in names}})
+        reserved: dict[str, list[str]] = {}
+        for key, node in self.table.reserved.items():
+            reserved.setdefault(node, []).append(key)
+        there = (name for name in names if name in self.table.row)
+        told = await _unhurried((name, self._node(name, reserved.get(name, []))) for name in there)
+        return _json({"nodes": dict(told)})
 
     async def plugins(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Which plug-ins there are, and which profiles."""
-        described = []
+        described: list[dict[str, Any]] = []
         for name in known_names():
-            factory = factory_of(name)
+            try:
+                factory = factory_of(name)
+            except UnknownPlugin as error:  # a package of somebody else; the others are there all the same
+                described.append({"name": name, "error": str(error)})
+                continue
             defaults = {} if _has_required(factory.arguments) else msgspec.to_builtins(factory.arguments())
             described.append(
                 {
@@ -201,11 +217,13 @@ class Extender:
         self.table.expire(self._now())
         self.table.release(identity(pod))
 
-    def _rows(self, names: Sequence[str]) -> tuple[list[int], I64]:
-        """Positions of the nodes that the table knows, and their rows."""
-        row, is_known = self.table.row, self.table.known
-        known = [i for i, name in enumerate(names) if name in row and is_known[row[name]]]
-        return known, np.array([row[names[i]] for i in known], dtype=np.int64)
+    def _rows(self, names: Sequence[str]) -> tuple[Sequence[str], I64, I64]:
+        """Of the nodes that the table knows: names, rows, and positions among those asked about."""
+        rows = np.fromiter(map(self.table.row.get, names, repeat(-1)), dtype=np.int64, count=len(names))
+        known = np.flatnonzero(np.append(self.table.known, False)[rows])  # -1, not there, is the last
+        if len(known) == len(names):
+            return names, rows, known
+        return [names[i] for i in known.tolist()], rows[known], known
 
     def _reserve(self, pod: Pod, names: Sequence[str], ranked: Ranked, *, now: float) -> None:
         best = ranked.best(names)
@@ -218,13 +236,10 @@ class Extender:
         info: PodInfo,
         known: Sequence[str],
         names: Sequence[str],
-        ranked: Ranked,
-        filtered: Filtered,
         *,
         now: float,
     ) -> dict[str, Any]:
-        failures = filtered.failures(known)
-        order = sorted(range(len(known)), key=lambda i: (known[i] in failures, -ranked.values[i], known[i]))
+        """All but the nodes."""
         columns = self.table.load.columns
         return {
             "profile": profile.settings.name,
@@ -233,26 +248,30 @@ class Extender:
             "load": None
             if columns is None
             else {"source": columns.source, "window_end": columns.window_end, "age_s": now - columns.window_end},
-            "nodes": [
-                {
-                    "name": known[i],
-                    "score": _plain(ranked.values[i]),
-                    "passes": known[i] not in failures,
-                    "sampled": _plain(self.table.load.sampled()[self.table.row[known[i]]]),
-                    "plugins": [
-                        *(_told_verdict(each, verdicts, i) for each, verdicts in filtered.parts),
-                        *(_told_score(each, scores, i) for each, scores in ranked.parts),
-                    ],
-                }
-                for i in order
-            ],
             "unknown": sorted(set(names) - set(known)),
         }
 
-    def _node(self, name: str) -> dict[str, Any]:
+    def _explained_nodes(
+        self, known: Sequence[str], rows: I64, ranked: Ranked, filtered: Filtered
+    ) -> Iterator[dict[str, Any]]:
+        """Best first. Nothing is read of the table any more: it may change between two of them."""
+        failures = filtered.failures(known)
+        values, sampled = ranked.values.tolist(), self.table.load.sampled()[rows]
+        for i in sorted(range(len(known)), key=lambda i: (known[i] in failures, -values[i], known[i])):
+            yield {
+                "name": known[i],
+                "score": _plain(ranked.values[i]),
+                "passes": known[i] not in failures,
+                "sampled": _plain(sampled[i]),
+                "plugins": [
+                    *(_told_verdict(each, verdicts, i) for each, verdicts in filtered.parts),
+                    *(_told_score(each, scores, i) for each, scores in ranked.parts),
+                ],
+            }
+
+    def _node(self, name: str, reserved: Sequence[str]) -> dict[str, Any]:
         table, row = self.table, self.table.row[name]
         load = table.load
-        reserved = [key for key, node in table.reserved.items() if node == name]
         values: dict[str, Any] = {}
         if load.columns is not None and load.where[row] >= 0:
             column = int(load.where[row])
@@ -320,6 +339,16 @@ def _info(args: wire.ExtenderArgs) -> PodInfo:
 
 def _refuse(message: str) -> NoReturn:
     raise ApiError(400, "bad_request", message, "kube-scheduler's extender/v1 has the shape: Pod, Nodes, NodeNames")
+
+
+async def _unhurried(items: Iterable[T]) -> list[T]:
+    """All of them, with a turn for others now and then."""
+    found: list[T] = []
+    for item in items:
+        found.append(item)
+        if len(found) % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return found
 
 
 async def _body(request: web.Request) -> bytes:

@@ -6,7 +6,7 @@ explaining shows one row of each: there is no second computation that could tell
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -67,6 +67,13 @@ class FilterPlugin(Protocol):
     name: str
 
     def filter(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Verdicts: ...
+
+
+@runtime_checkable
+class PreparingPlugin(Protocol):
+    """Computes what does not depend on the pod before one asks: in short steps, after each new copy of the load."""
+
+    def prepare(self, table: Table) -> Iterator[None]: ...
 
 
 class Factory(Protocol[PluginT]):

@@ -16,6 +16,7 @@ requests take the place of the mean and the deviation is 0: the least allocated 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -24,11 +25,10 @@ import numpy.typing as npt
 
 from scorers.arguments import Arguments
 from scorers.framework import Scores, round_half_away
-from scorers.resources import CPU, MEMORY, requests_of
+from scorers.resources import CPU, MEMORY
 from scorers.statistics import LOADS, mu_sigma
 from scorers.table import PodInfo, Table
-from watcher.kube import Pod
-from watcher.model import MetricType, Operator
+from watcher.model import Operator
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -52,7 +52,7 @@ def risk_scores(mu: F64, sigma: F64, *, margin: float, sensitivity: float) -> F6
         sigma = sigma ** (1.0 / sensitivity)
     elif sensitivity == 0:
         sigma = np.where(sigma == 1.0, 1.0, 0.0)
-    return (1.0 - (mu + np.clip(margin * sigma, 0.0, 1.0)) / 2.0) * 100.0
+    return (1.0 - (mu + np.minimum(margin * sigma, 1.0)) / 2.0) * 100.0
 
 
 def kep_scores(mu: F64, sigma: F64, *, margin: float) -> F64:
@@ -70,16 +70,17 @@ class LoadVariationRiskBalancing:
     def __init__(self, arguments: LoadVariationRiskBalancingArgs, table: Table, *, profile: str = "default") -> None:
         self.args = arguments
         self._recent = {resource: f"requests/{resource}" for resource in RESOURCES}  # alike for all profiles
-        table.recent.register(self._recent[CPU], _cpu_request)
-        table.recent.register(self._recent[MEMORY], _memory_request)
+        if arguments.formula == "kep":
+            for resource, demand in self._recent.items():
+                table.recent.register(demand, partial(_request, resource=resource))
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
         """One pass over the nodes for each resource."""
-        blind = bool(np.isnan(table.load.average(MetricType.CPU)[table.known]).all())
+        blind = not any(table.measures(LOADS[resource]) for resource in RESOURCES)
         steps: dict[str, F64] = {}
         of_resources = [self._of_resource(pod, table, rows, resource, steps, blind=blind) for resource in RESOURCES]
         lowest = np.fmin(*of_resources)
-        values = round_half_away(np.nan_to_num(lowest, nan=0.0))
+        values = round_half_away(np.fmax(lowest, 0.0))
         inputs: dict[str, Any] = {
             "formula": self.args.formula,
             "safeVarianceMargin": self.args.safe_variance_margin,
@@ -93,14 +94,14 @@ class LoadVariationRiskBalancing:
         self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64], *, blind: bool
     ) -> F64:
         capacity = table.allocatable.column(resource)[rows].astype(np.float64)
-        requested = np.full(len(rows), float(pod.requests.get(resource, 0)))
+        requested: F64 | float = float(pod.requests.get(resource, 0))
         if blind:
             average = table.requested.column(resource)[rows].astype(np.float64)
             deviation = np.zeros(len(rows))
             average = np.where(capacity > 0, average, np.nan)
         else:
-            average = np.clip(table.load.average(LOADS[resource])[rows], 0.0, 100.0) / 100.0 * capacity
-            deviation = np.clip(table.load.values(LOADS[resource], Operator.STD)[rows], 0.0, 100.0) / 100.0 * capacity
+            average = table.load.share(LOADS[resource])[rows] * capacity
+            deviation = table.load.share(LOADS[resource], Operator.STD)[rows] * capacity
             if self.args.formula == "kep":
                 recent = table.recent.unmeasured(self._recent[resource], measured=table.load.sampled())[rows]
                 requested = requested + recent
@@ -127,9 +128,5 @@ class LoadVariationRiskBalancing:
         return f"no node has metrics; {told}" if blind else told
 
 
-def _cpu_request(pod: Pod) -> float:
-    return requests_of(pod).get(CPU, 0)
-
-
-def _memory_request(pod: Pod) -> float:
-    return requests_of(pod).get(MEMORY, 0)
+def _request(pod: PodInfo, *, resource: str) -> float:
+    return pod.requests.get(resource, 0)

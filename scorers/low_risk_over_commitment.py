@@ -19,11 +19,13 @@ A rate over five minutes hides deviations, so what its source has smoothed is mu
 A pod without requests and limits scores 0 everywhere, and so does a node without metrics; a resource that alone is not
 measured has no load risk. Without metrics of any node the limit risk alone decides.
 
-The load risk does not depend on the pod, so it is computed when a node changes, not when a pod asks.
+The load risk does not depend on the pod, so it is kept, and computed anew only for a node where something changed: for
+all of them after each copy of the load, before a pod asks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -37,13 +39,14 @@ from scorers.framework import Scores, round_half_away
 from scorers.resources import CPU, MEMORY
 from scorers.statistics import LOADS, mu_sigma
 from scorers.table import PodInfo, Table
-from watcher.model import MetricType, Operator
+from watcher.model import Operator
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 RESOURCES = (CPU, MEMORY)
 DEFAULT_WEIGHT = 0.5
+PREPARED_AT_ONCE = 500  # nodes; some milliseconds
 STEADY = 1e-9  # a deviation below this share is none: its distribution would be a step
 MOST_OF_VARIANCE = 0.99  # of what no distribution on 0..1 reaches
 
@@ -118,10 +121,11 @@ class LowRiskOverCommitment:
             return Scores(np.zeros(len(rows)), reason=lambda _: why)
         steps: dict[str, F64] = {}
         risks = [self._risk(pod, table, rows, resource, steps) for resource in RESOURCES]
-        unknown = np.isnan(table.load.average(MetricType.CPU)) & np.isnan(table.load.average(MetricType.MEMORY))
-        blind = bool(unknown[table.known].all())
+        blind = not any(table.measures(LOADS[resource]) for resource in RESOURCES)
         values = round_half_away(100.0 * (1.0 - np.maximum(*risks)))
-        silent = np.zeros(len(rows), dtype=np.bool_) if blind else unknown[rows]
+        silent = np.full(len(rows), not blind)
+        for resource in RESOURCES:
+            silent &= np.isnan(table.load.average(LOADS[resource])[rows])
         values = np.where(silent, 0.0, values)
         inputs: dict[str, Any] = {
             "smoothingWindowSize": self.args.smoothing_window_size,
@@ -159,12 +163,24 @@ class LowRiskOverCommitment:
         }
         return risk
 
+    def prepare(self, table: Table) -> Iterator[None]:
+        """The load risk of all nodes, so many at a time: the distribution function takes its time, and after a new copy
+        of the load it is another one for each node."""
+        for resource in RESOURCES:
+            while self._renew(table, resource, most=PREPARED_AT_ONCE):
+                yield
+
     def _load_risk(self, table: Table, resource: str) -> F64:
-        """Of all rows; computed anew only for those where something changed."""
+        """Of all rows."""
+        self._renew(table, resource, most=len(table))
+        return self._known[resource].risk
+
+    def _renew(self, table: Table, resource: str, *, most: int) -> int:
+        """Compute the load risk of the rows where something changed, and of so many at most; returns of how many."""
         capacity = table.allocatable.column(resource).astype(np.float64)
-        deviation = np.clip(table.load.values(LOADS[resource], Operator.STD), 0.0, 100.0) / 100.0 * capacity
-        average = np.clip(table.load.average(LOADS[resource]), 0.0, 100.0) / 100.0 * capacity
-        mu, sigma = mu_sigma(average, deviation, np.zeros(len(average)), capacity)
+        deviation = table.load.share(LOADS[resource], Operator.STD) * capacity
+        average = table.load.share(LOADS[resource]) * capacity
+        mu, sigma = mu_sigma(average, deviation, 0.0, capacity)
         if self._is_smoothed(table, resource):
             sigma = sigma * np.sqrt(self.args.smoothing_window_size)
         requests = np.minimum(table.requested.column(resource), capacity)
@@ -173,11 +189,11 @@ class LowRiskOverCommitment:
         if known is None or len(known.risk) != len(inputs):
             known = self._known[resource] = _Known(np.full(inputs.shape, -1.0), np.zeros(len(inputs)))
         same = (inputs == known.inputs) | (np.isnan(inputs) & np.isnan(known.inputs))
-        changed = np.flatnonzero(~same.all(axis=1))
+        changed = np.flatnonzero(~same.all(axis=1))[:most]
         if len(changed):
             known.inputs[changed] = inputs[changed]
             known.risk[changed] = load_risk(*inputs[changed].T)
-        return known.risk
+        return len(changed)
 
     def _is_smoothed(self, table: Table, resource: str) -> bool:
         columns = table.load.columns

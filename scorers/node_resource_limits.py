@@ -24,7 +24,6 @@ DaemonSets, and limits of zero, always fit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -130,7 +129,8 @@ class _PodLimit:
 class _Sums:
     limits: AmountColumns = field(default_factory=AmountColumns)
     unlimited: AmountColumns = field(default_factory=AmountColumns)  # pods that count as much as the node has
-    ratio: dict[int, Mapping[str, int]] = field(default_factory=dict)
+    ratio: AmountColumns = field(default_factory=AmountColumns)  # of the nodes' annotations, 0: none
+    annotation: dict[int, str] = field(default_factory=dict)
 
 
 class NodeResourceLimits:
@@ -160,13 +160,17 @@ class NodeResourceLimits:
     def node_changed(self, row: int, node: Node | None) -> None:
         """The ratio that its annotation asks for."""
         text = "" if node is None else node.metadata.annotations.get(RATIO_ANNOTATION, "")
-        self._sums.ratio.pop(row, None)
+        if text == self._sums.annotation.get(row, ""):
+            return  # kubelet tells of a node all the time
+        self._reserve()
+        self._sums.annotation[row] = text
+        self._sums.ratio.set(row, {})
         if node is None or not text:
             return
         try:
             given = msgspec.json.decode(text, type=dict[str, int | str])
-            self._sums.ratio[row] = {name: read_ratio(ratio) for name, ratio in given.items()}
-        except (msgspec.DecodeError, ValueError) as error:
+            self._sums.ratio.set(row, {name: read_ratio(ratio) for name, ratio in given.items()})
+        except ValueError as error:  # msgspec's are of this kind too
             log.warning("node %s: the annotation %s is passed over: %s", node.metadata.name, RATIO_ANNOTATION, error)
 
     def _add(self, row: int, info: PodInfo, times: int) -> None:
@@ -178,6 +182,7 @@ class NodeResourceLimits:
     def _reserve(self) -> None:
         self._sums.limits.reserve(len(self._table))
         self._sums.unlimited.reserve(len(self._table))
+        self._sums.ratio.reserve(len(self._table))
 
     # --- asked -------------------------------------------------------------------------------------------------------
 
@@ -231,9 +236,8 @@ class NodeResourceLimits:
         """Capacity and limits of the nodes."""
         self._reserve()
         allocatable = table.allocatable.column(resource)
-        ratio = np.full(len(table), self._ratio.get(resource, 100), dtype=np.int64)
-        for row, ratios in self._sums.ratio.items():
-            ratio[row] = ratios.get(resource, ratio[row])
+        ratio = self._sums.ratio.column(resource)
+        ratio = np.where(ratio > 0, ratio, self._ratio.get(resource, 100))
         limits = self._sums.limits.column(resource) + self._sums.unlimited.column(resource) * allocatable
         return allocatable[rows] * ratio[rows] // 100, limits[rows]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from scorers.framework import FilterPlugin, ScorePlugin, Scores, Verdicts, make
+from scorers.framework import MAX_SCORE, FilterPlugin, PreparingPlugin, ScorePlugin, Scores, Verdicts, make
 from scorers.profiles import PluginSettings, ProfileSettings
 from scorers.registry import factory_of
 from scorers.table import PodInfo, Table
@@ -20,7 +20,8 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """Scores 0 to 100 [n], the mean of the plug-ins' by weight, and theirs."""
+    """Scores 0 to 100 [n], the mean of the plug-ins' by weight, and theirs. What a plug-in of somebody else gives
+    beyond 0 to 100 is cut off there, and no number counts as 0: it must not decide alone, nor reach the scheduler."""
 
     values: F64
     parts: tuple[tuple[PluginSettings, Scores], ...]
@@ -55,18 +56,24 @@ class Profile:
         self.settings = settings
         self._table = table
         made = [(each, self._made(each)) for each in settings.plugins]
+        self._preparing = tuple(plugin for _, plugin in made if isinstance(plugin, PreparingPlugin))
         self.scoring = tuple((s, p) for s, p in made if "score" in s.points and isinstance(p, ScorePlugin))
         self.filtering = tuple((s, p) for s, p in made if "filter" in s.points and isinstance(p, FilterPlugin))
 
     def _made(self, plugin: PluginSettings) -> Any:
         return make(factory_of(plugin.name), plugin.args, self._table, profile=self.settings.name)[0]
 
+    def prepare(self) -> Iterator[None]:
+        """What can be computed before a pod asks, in steps between which others may run."""
+        for plugin in self._preparing:
+            yield from plugin.prepare(self._table)
+
     def rank(self, pod: PodInfo, rows: I64, *, now: float) -> Ranked:
         """Scores of the nodes in these rows."""
         parts = tuple((each, plugin.score(pod, self._table, rows, now=now)) for each, plugin in self.scoring)
         total = np.zeros(len(rows))
         for each, scores in parts:
-            total += each.weight * scores.values
+            total += each.weight * np.clip(np.nan_to_num(scores.values, nan=0.0), 0.0, MAX_SCORE)
         weights = sum(each.weight for each, _ in parts)
         return Ranked(total / weights if weights else total, parts)
 

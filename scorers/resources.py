@@ -9,7 +9,7 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Literal, cast, get_args
 
@@ -133,8 +133,7 @@ def _may_be_of_pod(resource: str) -> bool:
 
 
 def _added(left: Amounts, right: Amounts) -> dict[str, int]:
-    return {name: left.get(name, 0) + right.get(name, 0) for name in _names(left, right)}
-
-
-def _names(*maps: Amounts) -> Iterable[str]:
-    return dict.fromkeys(name for each in maps for name in each)
+    total = dict(left)
+    for name, size in right.items():
+        total[name] = total.get(name, 0) + size
+    return total

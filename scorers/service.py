@@ -107,11 +107,15 @@ class Scheduling:
             self.table.set_node_metric(name, None)
 
     async def _follow(self) -> None:
-        """Take over each new copy of the load, and of what pods use where a plug-in needs it."""
+        """Take over each new copy of the load, and of what pods use where a plug-in needs it. Nothing that goes wrong
+        ends this: pods would be placed by old load."""
         while True:
-            await self._take_load()
-            if self.table.needs.pods:
-                await self._take_pods()
+            try:
+                await self._take_load()
+                if self.table.needs.pods:
+                    await self._take_pods()
+            except Exception:
+                log.exception("the scheduling plug-ins could not take over the load")
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _take_load(self) -> None:
@@ -125,6 +129,9 @@ class Scheduling:
         self._tell_blind("")
         if columns is not self.table.load.columns:
             self.table.set_load(columns, now=self._serving.now())
+            for profile in self.extender.profiles.values():
+                for _ in profile.prepare():
+                    await asyncio.sleep(0)
         self.table.expire(self._serving.now())
 
     async def _take_pods(self) -> None:

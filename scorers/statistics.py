@@ -19,7 +19,7 @@ F64 = npt.NDArray[np.float64]
 LOADS = {CPU: MetricType.CPU, MEMORY: MetricType.MEMORY}
 
 
-def mu_sigma(average: F64, deviation: F64, requested: F64, capacity: F64) -> tuple[F64, F64]:
+def mu_sigma(average: F64, deviation: F64, requested: F64 | float, capacity: F64) -> tuple[F64, F64]:
     """Mean and deviation as shares 0 to 1 of the capacity, all four in the same unit.
 
         mu = clamp((average + requested) / capacity)      sigma = clamp(deviation / capacity)
@@ -30,4 +30,4 @@ def mu_sigma(average: F64, deviation: F64, requested: F64, capacity: F64) -> tup
     with np.errstate(divide="ignore", invalid="ignore"):
         mu = np.where(there, np.clip((average + requested) / capacity, 0.0, 1.0), average * 0.0)
         sigma = np.where(there, np.clip(deviation / capacity, 0.0, 1.0), 0.0)
-    return mu, np.nan_to_num(sigma, nan=0.0)
+    return mu, np.fmax(sigma, 0.0)

@@ -97,6 +97,18 @@ class _Assigned:
     at: float
     until: float = np.inf  # a reservation ends then; a pod that is bound does not
 
+    def is_same(self, pod: Pod, *, row: int | None, at: float) -> bool:
+        """Whether nothing has changed that anybody counts: many events of a pod tell of its phase alone."""
+        before, was, now = self.info.pod, self.info.pod.metadata, pod.metadata
+        return (
+            (self.row, self.at) == (row, at)
+            and before.spec == pod.spec
+            and (was.labels, was.annotations, was.owner_references)
+            == (now.labels, now.annotations, now.owner_references)
+            and (before.status.conditions, before.status.qos_class, before.status.start_time)
+            == (pod.status.conditions, pod.status.qos_class, pod.status.start_time)
+        )
+
 
 @dataclass(slots=True)
 class Load:
@@ -120,6 +132,14 @@ class Load:
         if key not in self._aligned:
             average = self.values(kind, Operator.AVG)
             self._aligned[key] = np.where(np.isnan(average), self.values(kind, Operator.LATEST), average)
+        return self._aligned[key]
+
+    def share(self, kind: MetricType, operator: Operator | None = None) -> F64:
+        """The average, or what the operator has, as a share of the node, 0 to 1; [rows]."""
+        key = (kind.value, f"share {operator.value if operator else ''}")
+        if key not in self._aligned:
+            percent = self.average(kind) if operator is None else self.values(kind, operator)
+            self._aligned[key] = np.clip(percent, 0.0, 100.0) / 100.0
         return self._aligned[key]
 
     def sampled(self) -> F64:
@@ -165,6 +185,7 @@ class Table:
         self._free: list[int] = []
         self._listeners: list[Listener] = []
         self._followers: list[Follower] = []
+        self._measures: dict[MetricType, bool] = {}
 
     def __len__(self) -> int:
         """How many rows there are, free ones included."""
@@ -214,6 +235,8 @@ class Table:
             return
         capacity, allocatable = amounts(node.status.capacity), amounts(node.status.allocatable)
         row = self._row_of(name)
+        if not self._known[row]:
+            self._measures.clear()
         self._nodes[name] = node
         self._known[row] = True
         self.capacity.set(row, capacity)
@@ -226,6 +249,7 @@ class Table:
         if row is None or self._nodes.pop(name, None) is None:
             return
         self._known[row] = False
+        self._measures.clear()
         self.capacity.set(row, {})
         self.allocatable.set(row, {})
         for listener in self._listeners:
@@ -287,6 +311,8 @@ class Table:
     def _assign(self, pod: Pod, node: str, *, at: float) -> None:
         key = identity(pod)
         before = self._pods.get(key)
+        if before is not None and key not in self._reserved and before.is_same(pod, row=self.row.get(node), at=at):
+            return
         try:
             info = pod_info(pod)
         except ValueError:
@@ -299,7 +325,7 @@ class Table:
         self._count[row] += 1
         self.requested.add(row, info.requests)
         self.limited.add(row, info.raised_limits)
-        self.recent.add(key, pod, row=row, at=at)
+        self.recent.add(info, row=row, at=at)
         for listener in self._listeners:
             listener.assigned(row, info, at)
 
@@ -318,6 +344,12 @@ class Table:
 
     # --- load --------------------------------------------------------------------------------------------------------
 
+    def measures(self, kind: MetricType) -> bool:
+        """Whether any node has a load of this kind; asked once per copy of the load."""
+        if kind not in self._measures:
+            self._measures[kind] = not np.isnan(self.load.average(kind)[self.known]).all()
+        return self._measures[kind]
+
     def set_load(self, columns: Columns | None, *, now: float) -> None:
         """Take a new copy of the watcher's columns (None: there is none); once a tick."""
         self._where[:] = -1
@@ -325,6 +357,7 @@ class Table:
             for name, row in self.row.items():
                 self._where[row] = columns.row.get(name, -1)
         self.load = Load(columns, self._where[: len(self)])
+        self._measures.clear()
         sampled = self.load.sampled()[self.known]
         oldest = float(np.nanmin(sampled)) if np.isfinite(sampled).any() else np.inf
         self.recent.prune(now=now, measured=oldest)
@@ -376,6 +409,7 @@ class Table:
         found = -1 if columns is None else columns.row.get(name, -1)
         self._where[row] = found
         self.load = Load(columns, self._where[: len(self)])
+        self._measures.clear()
 
     def _free_if_empty(self, row: int) -> None:
         if self._known[row] or self._count[row]:

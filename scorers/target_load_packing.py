@@ -19,15 +19,16 @@ the overhead comes on top; init containers have ended when the pod runs (`podDem
 and `limits` take the effective requests or limits of the pod, as seed 004 has it in its step 2.
 
 Without metrics of a node it scores 0, as upstream. Without metrics of any node the curve is taken over allocation,
-100 * (requests of its pods + request of the pod) / allocatable, which KEP-61 promised: packing goes on, and explain
-says on what. `resources` may add memory, and GPU where nodes have that load: then the lowest of their scores counts.
+100 * (requests of its pods + request of the pod) / allocatable of each resource, which KEP-61 promised: packing goes
+on, and explain says on what. `resources` may add memory, and GPU where nodes have that load: then the lowest of their
+scores counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -35,7 +36,7 @@ import numpy.typing as npt
 
 from scorers.arguments import Arguments
 from scorers.framework import Scores, round_half_away, round_half_away_one
-from scorers.resources import CPU, MEMORY, amount, amounts, limits_of, raised, requests_of
+from scorers.resources import CPU, MEMORY, amount, amounts
 from scorers.table import PodInfo, Table
 from watcher.kube import Pod, Quantity
 from watcher.model import MetricType
@@ -89,7 +90,7 @@ def packing_scores(predicted: F64, *, target: float) -> F64:
     rising = (100.0 - target) * predicted / target + target
     falling = target * (100.0 - predicted) / (100.0 - target)
     scores = np.where(predicted > target, falling, rising)
-    return round_half_away(np.where(np.isnan(predicted) | (predicted > 100.0), 0.0, scores))
+    return round_half_away(np.fmax(scores, 0.0))  # NaN, and what is below 0 because the node would be above 100 percent
 
 
 def predicted_demand(pod: Pod, resource: str, arguments: TargetLoadPackingArgs) -> int:
@@ -115,69 +116,78 @@ class TargetLoadPacking:
 
     def __init__(self, arguments: TargetLoadPackingArgs, table: Table, *, profile: str = "default") -> None:
         self.args = arguments
+        # the first has to be known, and that is the CPU where it counts; the others count on the nodes that tell them
+        self._resources = sorted(arguments.resources, key=lambda each: each != CPU)
         self._demand_names: dict[str, str] = {each: f"{profile}/{self.name}/{each}" for each in arguments.resources}
         for resource, name in self._demand_names.items():
             table.recent.register(name, partial(self._demand, resource=resource))
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
         """One pass over the nodes for each resource."""
-        known = table.known
-        if np.isnan(table.load.average(MetricType.CPU)[known]).all():
+        if not any(table.measures(LOADS[resource]) for resource in self.args.resources):
             return self._by_allocation(pod, table, rows)
         steps: dict[str, F64] = {}
-        best: F64 | None = None
-        for resource in self.args.resources:
+        first, *others = self._resources
+        values = self._of_resource(pod, table, rows, first, steps)
+        for resource in others:
             scores = self._of_resource(pod, table, rows, resource, steps)
-            # a node that tells nothing of memory or GPU is judged by its CPU; one without CPU is unknown
-            best = scores if best is None else np.where(np.isnan(scores), best, np.minimum(best, scores))
-        assert best is not None
-        values = np.where(np.isnan(best), 0.0, best)
-        inputs = {"targetUtilization": self.args.target_utilization, "podDemand": self._demands(pod.pod)}
+            known = ~np.isnan(steps[f"{resource} predicted %"])
+            values = np.where(known, np.minimum(values, scores), values)
+        inputs = {"targetUtilization": self.args.target_utilization, "podDemand": self._demands(pod)}
         return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
 
     def _of_resource(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
-        """Scores, NaN where the load is not known; and the steps to them."""
+        """Scores, 0 where the load is not known; and the steps to them."""
         load = table.load.average(LOADS[resource])[rows]
-        capacity = table.capacity.column(self._kubernetes_name(resource))[rows]
+        capacity = table.capacity.column(self._kubernetes_name(resource))[rows].astype(np.float64)
         missing = table.recent.unmeasured(self._demand_names[resource], measured=table.load.sampled())[rows]
-        more = self._demand(pod.pod, resource=resource) + missing
+        more = self._demand(pod, resource=resource) + missing
         with np.errstate(divide="ignore", invalid="ignore"):
             predicted = np.where(capacity > 0, 100.0 * (load / 100.0 * capacity + more) / capacity, load * 0.0)
         scores = packing_scores(predicted, target=self.args.target_utilization)
         steps[f"{resource} load %"], steps[f"{resource} of recent pods"] = load, missing
         steps[f"{resource} predicted %"], steps[f"{resource} score"] = predicted, scores
-        return np.where(np.isnan(predicted), np.nan, scores)
+        return scores
 
     def _by_allocation(self, pod: PodInfo, table: Table, rows: I64) -> Scores:
-        allocatable = table.allocatable.column(CPU)[rows]
-        requested = table.requested.column(CPU)[rows] + pod.requests.get(CPU, 0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            allocated = np.where(allocatable > 0, 100.0 * requested / allocatable, np.nan)
-        scores = packing_scores(allocated, target=self.args.target_utilization)
-        return Scores(
-            scores,
-            {"cpu requested, with the pod": requested, "cpu allocatable": allocatable, "cpu allocated %": allocated},
-            {"targetUtilization": self.args.target_utilization, "fallback": "allocation"},
-            reason=lambda i: f"no node has metrics: packed by requests, {allocated[i]:.1f} % of allocatable CPU",
-        )
+        steps: dict[str, npt.NDArray[Any]] = {}
+        found: dict[str, F64] = {}
+        for resource in self.args.resources:
+            name = self._kubernetes_name(resource)
+            allocatable = table.allocatable.column(name)[rows]
+            requested = table.requested.column(name)[rows] + pod.requests.get(name, 0)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                allocated = np.where(allocatable > 0, 100.0 * requested / allocatable, np.nan)
+            scores = packing_scores(allocated, target=self.args.target_utilization)
+            found[resource] = np.where(np.isnan(allocated), np.nan, scores)
+            steps[f"{resource} requested, with the pod"], steps[f"{resource} allocatable"] = requested, allocatable
+            steps[f"{resource} allocated %"] = allocated
+        values = np.nan_to_num(np.fmin.reduce(list(found.values())), nan=0.0)
+        inputs = {"targetUtilization": self.args.target_utilization, "fallback": "allocation"}
+        return Scores(values, steps, inputs, reason=lambda i: self._reason_by_allocation(i, steps, values))
 
-    def _demand(self, pod: Pod, *, resource: str) -> int:
+    def _reason_by_allocation(self, i: int, steps: Mapping[str, npt.NDArray[Any]], values: F64) -> str:
+        shares = {each: float(steps[f"{each} allocated %"][i]) for each in self.args.resources}
+        told = ", ".join(f"{share:.1f} % of allocatable {each}" for each, share in shares.items() if share == share)
+        return f"no node has metrics: packed by requests, {told or 'nothing is allocatable'}: {values[i]:.0f}"
+
+    def _demand(self, pod: PodInfo, *, resource: str) -> int:
         if resource == GPU:
-            return limits_of(pod).get(self.args.gpu_resource, 0)
+            return pod.limits.get(self.args.gpu_resource, 0)
         if self.args.pod_demand == "requests":
-            return requests_of(pod).get(resource, 0)
+            return pod.requests.get(resource, 0)
         if self.args.pod_demand == "limits":
-            return raised(limits_of(pod), requests_of(pod)).get(resource, 0)
-        return predicted_demand(pod, resource, self.args)
+            return pod.raised_limits.get(resource, 0)
+        return predicted_demand(pod.pod, resource, self.args)
 
-    def _demands(self, pod: Pod) -> Mapping[str, int]:
+    def _demands(self, pod: PodInfo) -> Mapping[str, int]:
         return {resource: self._demand(pod, resource=resource) for resource in self.args.resources}
 
     def _kubernetes_name(self, resource: str) -> str:
         return self.args.gpu_resource if resource == GPU else resource
 
     def _reason(self, i: int, steps: Mapping[str, F64], values: F64) -> str:
-        if all(np.isnan(steps[f"{resource} predicted %"][i]) for resource in self.args.resources):
+        if np.isnan(steps[f"{self._resources[0]} predicted %"][i]):
             return "no metrics of this node: 0"
         target = self.args.target_utilization
         said = []

@@ -85,6 +85,7 @@ class ExtenderBindingResult(msgspec.Struct, frozen=True, rename={"error": "Error
 _ARGS = msgspec.json.Decoder(ExtenderArgs)
 _BINDING = msgspec.json.Decoder(ExtenderBindingArgs)
 _NAMED = msgspec.json.Decoder(_Named)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY_CASE = {
     "pod": "Pod",
     "nodes": "Nodes",
@@ -99,6 +100,8 @@ _ANY_CASE = {
 def read_args(body: bytes) -> ExtenderArgs:
     """Raises ValueError that says what is wrong with them."""
     args: ExtenderArgs = _read(_ARGS, body)
+    if args.pod is None or (args.nodes is None and args.node_names is None):
+        args = _read(_ARGS, _in_go_s_case(body))
     if args.pod is None:
         raise ValueError("there is no Pod")
     return args
@@ -106,21 +109,22 @@ def read_args(body: bytes) -> ExtenderArgs:
 
 def read_binding(body: bytes) -> ExtenderBindingArgs:
     """Raises ValueError that says what is wrong with them."""
-    args: ExtenderBindingArgs = _read(_BINDING, body)
+    try:
+        args: ExtenderBindingArgs = _BINDING.decode(body)
+    except (msgspec.DecodeError, RecursionError):  # what is wrong is told in the case that Go has
+        args = _read(_BINDING, _in_go_s_case(body))
     return args
 
 
 def _read(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     try:
-        if b'"Pod' not in body:
-            body = _in_go_s_case(body)
         return decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
 def _in_go_s_case(body: bytes) -> bytes:
-    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    fields: dict[str, msgspec.Raw] = _read(_FIELDS, body)
     return msgspec.json.encode({_ANY_CASE.get(name.lower(), name): value for name, value in fields.items()})
 
 
@@ -131,7 +135,7 @@ def names_of(args: ExtenderArgs) -> list[str]:
     items = (args.nodes.items if args.nodes else None) or []
     try:
         return [_NAMED.decode(item).metadata.name for item in items]
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"a node cannot be read: {error}") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -118,6 +119,10 @@ def test_keys_in_any_case_are_read_as_go_reads_them(served: Served) -> None:
     """People write them by hand."""
     body = {key.lower(): value for key, value in asking("cold", "warm").items()}
     assert scores(served.post("prioritize", body)) == {"cold": 7, "warm": 9}
+    body["pod"]["kind"] = "Pod"
+    assert scores(served.post("prioritize", body)) == {"cold": 7, "warm": 9}
+    mixed = {"Pod": body["pod"], "nodenames": ["cold"]}
+    assert scores(served.post("prioritize", mixed)) == {"cold": 7}
 
 
 def test_no_nodes_are_an_empty_list(served: Served) -> None:
@@ -139,6 +144,7 @@ def test_no_nodes_are_an_empty_list(served: Served) -> None:
         b'{"Pod": {}, "NodeNames": [1]}',
         b"\xff",
         b'{"Pod": {}, "Nodes": {"items": [{"metadata": 7}]}}',
+        b'{"Pod": {"x": ' + 20_000 * b"[" + 20_000 * b"]" + b"}}",
     ],
 )
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "explain"])
@@ -223,6 +229,9 @@ def test_bind_binds_and_says_why_not() -> None:
         assert asked == [ExtenderBindingArgs("web", "default", "u", "cold")]
         assert made.post("bind", {**BINDING, "Node": "full"}).json() == {"Error": "the pod is bound already"}
         assert "no ExtenderBindingArgs" in made.post("bind", {}).json()["Error"]
+        lower = {key.lower(): value for key, value in {**BINDING, "PodName": "Pod"}.items()}
+        assert made.post("bind", lower).json() == {"Error": ""}
+        assert asked[-1] == ExtenderBindingArgs("Pod", "default", "u", "cold")
 
 
 # --- explain, nodes, plug-ins ----------------------------------------------------------------------------------------
@@ -283,6 +292,58 @@ def test_the_plug_ins_are_described(served: Served) -> None:
     assert packing["extensionPoints"] == ["score"]
     assert packing["defaults"]["targetUtilization"] == 40.0
     assert "targetUtilization" in json.dumps(packing["arguments"])
+
+
+PACKAGE = """
+import numpy as np
+from scorers.arguments import Arguments
+from scorers.framework import Scores
+
+class Odd:
+    name = "Odd"
+    arguments = Arguments
+
+    def __init__(self, arguments, table, *, profile):
+        pass
+
+    def score(self, pod, table, rows, *, now):
+        return Scores(np.array([np.nan, np.inf, -1e9])[: len(rows)])
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of somebody else, with a plug-in that knows no bounds and one that cannot be imported."""
+    (tmp_path / "odd_scorers.py").write_text(PACKAGE)
+    information = tmp_path / "odd_scorers-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-scorers\nVersion: 1.0\n")
+    points = "[load_watcher.scorers]\nOdd = odd_scorers:Odd\nBroken = odd_scorers_of_old:Broken\n"
+    (information / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("package")
+def test_a_plug_in_of_somebody_else_that_knows_no_bounds_reaches_no_further_than_its_weight() -> None:
+    """No number is 0, and what is beyond 0 to 100 is cut off; the scheduler refuses other scores."""
+    cluster = a_cluster()
+    for weight, expected in ((0, {"cold": 0, "warm": 10, "hot": 0}), (1, {"cold": 3, "warm": 10, "hot": 0})):
+        plugins = [PluginSettings("Odd", 1, {}, ("score",))]
+        plugins += [PluginSettings("TargetLoadPacking", 1, {"targetUtilization": 50}, ("score",))][:weight]
+        settings = ProfileSettings("p", tuple(plugins))
+        extender = Extender(cluster, {"p": Profile(settings, cluster)}, now=Clock())
+        with Live(routes=extender.routes()) as live:
+            body = json.dumps(asking("cold", "warm", "hot")).encode()
+            assert scores(live.ask("/scheduler/p/prioritize", method="POST", body=body)) == expected
+            told = live.ask("/scheduler/p/explain", method="POST", body=body).json()
+            assert told["nodes"][0]["name"] == "warm"
+
+
+@pytest.mark.usefixtures("package")
+def test_a_plug_in_that_cannot_be_imported_does_not_hide_the_others(served: Served) -> None:
+    told = {each["name"]: each for each in served.live.ask("/scheduler/plugins").json()["plugins"]}
+    assert "ModuleNotFoundError" in told["Broken"]["error"]
+    assert told["TargetLoadPacking"]["extensionPoints"] == ["score"]
 
 
 def test_once_a_token_is_set_only_who_has_it_may_look() -> None:

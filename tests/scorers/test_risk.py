@@ -338,3 +338,21 @@ def test_upstream_s_defaults_stand():
     assert LoadVariationRiskBalancing.arguments().safe_variance_margin == 1.0
     assert LowRiskOverCommitment.arguments().smoothing_window_size == 5
     assert DEFAULT_WEIGHT == 0.5
+
+
+def test_what_is_computed_before_a_pod_asks_is_what_would_be_computed_then():
+    """In steps, so that the event loop is free between them; once more only where something changed."""
+    names = [f"n{i}" for i in range(700)]
+    cluster = table(
+        [node(name, {"cpu": "8", "memory": "16Gi"}) for name in names],
+        loads=load({name: {("CPU", "AVG"): i % 100, ("CPU", "STD"): i % 7} for i, name in enumerate(names)}),
+    )
+    asking = info(containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}])
+    prepared, late = (make(LowRiskOverCommitment, {}, cluster)[0] for _ in range(2))
+    assert len(list(prepared.prepare(cluster))) == 4
+    assert list(prepared.prepare(cluster)) == []
+    at = rows(cluster)
+    expected = late.score(asking, cluster, at, now=NOW).values.tolist()
+    assert prepared.score(asking, cluster, at, now=NOW).values.tolist() == expected
+    cluster.set_pod(None, pod("p", node="n5", containers=[{"requests": {"cpu": "7"}}]), now=NOW)
+    assert len(list(prepared.prepare(cluster))) == 1  # it asks for no memory

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from scorers.table import PodInfo, Table, identity
-from tests.scorers.cluster import NOW, load, node, pod, rows, table
+from tests.scorers.cluster import NOW, load, node, pod, rows, stamp, table
 from watcher.kube import Node, Pod
 from watcher.model import MetricType
 
@@ -43,7 +44,7 @@ class Sums:
 
 def shown(of: Table) -> dict[str, Any]:
     """Everything that a table knows, by names."""
-    now = np.full(len(of), NOW)
+    missing = of.recent.unmeasured("cpu", measured=of.load.sampled())
     found = {}
     for name, row in of.row.items():
         found[name] = {
@@ -55,7 +56,8 @@ def shown(of: Table) -> dict[str, Any]:
             "requested": of.requested.of(row),
             "limited": of.limited.of(row),
             "recent": [(key, at) for key, _, at in of.recent.of(row)],
-            "unmeasured": float(of.recent.unmeasured("cpu", measured=now)[row]),
+            "unmeasured": float(missing[row]),
+            "measured": of.measures(MetricType.CPU),
             "load": of.load.average(MetricType.CPU)[row],
         }
     return found
@@ -67,7 +69,7 @@ class Events(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.table = Table()
-        self.table.recent.register("cpu", lambda pod: float(len(pod.spec.containers)))
+        self.table.recent.register("cpu", lambda info: float(len(info.pod.spec.containers)))
         self.sums = Sums()
         self.table.listen(self.sums)
         self.columns = load({name: {("CPU", "AVG"): float(i)} for i, name in enumerate(NODES[:2])})
@@ -100,6 +102,16 @@ class Events(RuleBasedStateMachine):
         self.table.set_pod(old, new, now=NOW)
         self.pods[name] = new
 
+    @rule(name=st.sampled_from(["p0", "p1", "p2"]), seconds=st.sampled_from([0, 10, 100]))
+    def pod_tells_of_its_status(self, name: str, seconds: int) -> None:
+        """Often of nothing that counts; then nothing may change."""
+        if old := self.pods.get(name):
+            conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(NOW - seconds)}]
+            again = msgspec.to_builtins(old, str_keys=True)
+            again["status"] = {**again["status"], "conditions": conditions}
+            self.pods[name] = msgspec.convert(again, Pod)
+            self.table.set_pod(old, self.pods[name], now=NOW)
+
     @rule(name=st.sampled_from(["p0", "p1", "p2"]))
     def pod_goes(self, name: str) -> None:
         if old := self.pods.pop(name, None):
@@ -119,7 +131,7 @@ class Events(RuleBasedStateMachine):
         """Once reservations are over, nothing of them is left."""
         self.table.expire(NOW + 100)
         rebuilt = table(self.nodes.values(), self.pods.values(), self.table.load.columns)
-        rebuilt.recent.register("cpu", lambda pod: float(len(pod.spec.containers)))
+        rebuilt.recent.register("cpu", lambda info: float(len(info.pod.spec.containers)))
         assert repr(dict(sorted(shown(self.table).items()))) == repr(dict(sorted(shown(rebuilt).items())))
         cpu = self.table.requested.column("cpu")
         assert {row: sum_ for row, sum_ in self.sums.cpu.items() if sum_} == {
@@ -195,6 +207,20 @@ def test_a_pod_with_nonsense_in_it_counts_nowhere_and_says_so() -> None:
     with pytest.raises(ValueError, match="memory"):
         made.set_node("a", node("a", {"memory": "1Q"}))
     assert made.capacity.of(made.row["a"]) == {"cpu": 4000}
+
+
+def test_names_of_resources_that_nobody_asks_for_any_more_are_forgotten() -> None:
+    """An extender may be sent any, by anybody."""
+    made = table([node("a", {"cpu": "4"})])
+    for i in range(20):
+        made.reserve(pod("p", containers=[{"requests": {f"example.com/{i}": "1"}}]), "a", now=NOW, until=NOW + 5)
+        made.reserve(pod("q", containers=[{"requests": {f"example.com/{i}": "2"}}]), "a", now=NOW, until=NOW + 5)
+    assert made.requested.resources == ("example.com/19",)
+    assert made.requested.of(made.row["a"]) == {"example.com/19": 3}
+    made.expire(NOW + 5)
+    assert (made.requested.resources, made.limited.resources) == ((), ())
+    made.set_node("a", node("a", {"memory": "1Gi"}))
+    assert made.capacity.resources == ("memory",)
 
 
 def test_load_is_aligned_to_the_rows() -> None:

@@ -153,6 +153,30 @@ def test_memory_may_count_too():
     assert "memory is not known" in scores.reason(2)
 
 
+def test_the_order_of_resources_does_not_matter_and_cpu_has_to_be_known():
+    """A node that tells of its memory alone has no metrics where CPU counts."""
+    nodes = [node(name, {"cpu": "4", "memory": "10Gi"}) for name in "ab"]
+    loads = load({"a": {("CPU", "AVG"): 40.0}, "b": {("Memory", "AVG"): 40.0}})
+    for resources in (["cpu", "memory"], ["memory", "cpu"]):
+        scores = score(table(nodes, loads=loads), info(containers=[{}]), defaultRequests={}, resources=resources)
+        assert scores.values.tolist() == [100.0, 0.0]
+        assert scores.reason(1) == "no metrics of this node: 0"
+    alone = score(table(nodes, loads=loads), info(), resources=["memory"])
+    assert alone.values.tolist() == [0.0, 100.0]
+
+
+def test_without_metrics_each_of_the_resources_is_packed_by_requests():
+    """Memory alone, where memory alone counts; the fullest decides where several do."""
+    nodes = [node(name, {"cpu": "4", "memory": "10Gi"}) for name in "ab"]
+    pods = [pod("p", node="a", containers=[{"requests": {"memory": "4Gi"}}])]
+    scores = score(table(nodes, pods), info(), resources=["memory"])
+    assert scores.values.tolist() == [100.0, 40.0]
+    assert scores.reason(0) == "no node has metrics: packed by requests, 40.0 % of allocatable memory: 100"
+    assert score(table(nodes, pods), info(), resources=["memory", "cpu"]).values.tolist() == [40.0, 40.0]
+    only_cpu = load({"a": {("CPU", "AVG"): 10.0}})
+    assert score(table(nodes, pods, only_cpu), info(), resources=["memory"]).inputs["fallback"] == "allocation"
+
+
 def test_the_demand_may_be_the_effective_requests_or_limits():
     """Seed 004, step 2, and its variant; init containers and sidecars count there."""
     cluster = table([node("a", {"cpu": "10"})], loads=load({"a": {("CPU", "AVG"): 0.0}}))
