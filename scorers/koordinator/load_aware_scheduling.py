@@ -332,9 +332,9 @@ class LoadAwareScheduling:
         steps: dict[str, npt.NDArray[Any]] = {"age s": view.age}
         for i, name in enumerate(self._names):
             steps |= {
-                f"{name} measured": view.measured[i],
+                f"{name} measured": _shown(view.measured[i], view.known[i] & view.there),
                 f"{name} of pods not measured yet": view.delta[i],
-                f"{name} with the pod": view.used[i],
+                f"{name} with the pod": _shown(view.used[i], view.known[i]),
                 f"{name} allocatable": view.allocatable[i],
                 f"{name} %": percent[i],
             }
@@ -365,8 +365,14 @@ class LoadAwareScheduling:
             for r, name in enumerate(self._names)
         ]
         pods = self.assigned_pods.adding(view.adding, row)
-        counted = f"; {len(pods)} pods count as their estimate: {some_of(pods)}" if pods else ""
+        counting = "1 pod counts as its" if len(pods) == 1 else f"{len(pods)} pods count as their"
+        counted = f"; {counting} estimate: {some_of(pods)}" if pods else ""
         return f"with the pod {', '.join(shares)}{counted}: {score:.0f}"
+
+
+def _shown(values: I64, known: Bool) -> npt.NDArray[Any]:
+    """NaN where they are not known."""
+    return values if known.all() else np.where(known, values, np.nan)
 
 
 def _chosen(which: Bool, one: _View, other: _View) -> _View:

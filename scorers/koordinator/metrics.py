@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast, get_args
 
 import msgspec
 import numpy as np
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 Aggregation = Literal["avg", "p50", "p90", "p95", "p99"]
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
@@ -72,6 +73,16 @@ def aggregated_usage(metric: NodeMetric, kind: str, duration: float) -> Amounts 
         return metric.aggregated.get((kind, duration))
     longest = max((seconds for name, seconds in metric.aggregated if name == kind), default=0.0)
     return metric.aggregated[(kind, longest)] if longest else metric.usage
+
+
+def percentile(samples: npt.NDArray[ScalarT], share: float) -> ScalarT:
+    """What koordlet reports as a percentile of n samples: of these in order, that at int(n * share) - 1, in the
+    precision of float32, and never before the first; nothing is interpolated. For who makes NodeMetrics. Raises
+    ValueError without samples."""
+    if not len(samples):
+        raise ValueError("there is no percentile of no samples")
+    place = int(np.float32(len(samples)) * np.float32(share)) - 1
+    return cast(ScalarT, np.sort(samples)[max(place, 0)])
 
 
 class _Resources(msgspec.Struct, frozen=True):
@@ -322,6 +333,9 @@ class WindowMetrics(_Columns):
         self._pods: Pods | None = None
         self._names: Sequence[str] = ()
         self._readings: I64 = np.zeros((len(self.resources), 0), dtype=np.int64)
+        self._reading_row: I64 = np.zeros(
+            0, dtype=np.int64
+        )  # of the node that each pod was seen on; -1 is none of ours
 
     @property
     def pods_known(self) -> bool:
@@ -331,6 +345,7 @@ class WindowMetrics(_Columns):
     def take(self, rows: I64, load: Load, capacity: AmountColumns, names: Sequence[str]) -> None:
         """What the load has of the nodes in these rows; `names` are those of all rows."""
         self._load, self._capacity, self._names = load, capacity, names
+        self._place_readings(rows)
         self.updated[rows] = load.sampled()[rows]
         self.interval[rows] = self._interval
         percent, sizes = self._percent(rows, None), self._sizes(rows)
@@ -372,10 +387,12 @@ class WindowMetrics(_Columns):
         return np.array(columns, dtype=np.int64).reshape(len(self.resources), len(rows))
 
     def take_pods(self, pods: Pods | None, window: str) -> None:
-        """What pods use, or that nobody knows; `window` is the label of the one that the nodes' load covers."""
+        """What pods use, or that nobody knows; `window` is the label of the one that the nodes' load covers. `take` of
+        all rows has to follow."""
         self._pods = pods
         if pods is None:
             return
+        self._reading_row = np.full(len(pods.pods), -1, dtype=np.int64)
         cores, memory = pods.average.get(window, (pods.cores, pods.memory))
         amount_of = {
             "cpu": np.where(np.isnan(cores), pods.cores, cores) * 1000,
@@ -385,16 +402,25 @@ class WindowMetrics(_Columns):
         columns = [np.nan_to_num(amount_of.get(name, none), nan=0.0) for name in self.resources]
         self._readings = np.rint(np.array(columns).reshape(len(self.resources), -1)).astype(np.int64)
 
+    def _place_readings(self, rows: I64) -> None:
+        """Whose pods the readings are: rows are given to other nodes in time."""
+        if self._pods is None:
+            return
+        self._reading_row[np.isin(self._reading_row, rows)] = -1
+        for row in rows.tolist():
+            at = self._pods.on_node.get(self._names[row])
+            if at is not None:
+                self._reading_row[at] = row
+
     def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool) -> Readings:
         """Of a pod on the node that it was seen on; the class is its own."""
+        there = np.zeros(len(rows), dtype=np.bool_)
         found = np.full(len(rows), -1, dtype=np.int64)
         if self._pods is not None:
-            known, nodes = self._pods.row, self._pods.nodes
-            for i, (row, pod) in enumerate(zip(rows.tolist(), pods, strict=True)):
-                at = known.get(pod, -1)
-                if at >= 0 and row < len(self._names) and nodes[at] == self._names[row]:
-                    found[i] = at
-        there = found >= 0
+            known = self._pods.row
+            found = np.fromiter((known.get(pod, -1) for pod in pods), dtype=np.int64, count=len(rows))
+            seen = found >= 0
+            there[seen] = self._reading_row[found[seen]] == rows[seen]
         used = np.zeros((len(self.resources), len(rows)), dtype=np.int64)
         used[:, there] = self._readings[:, found[there]]
         return Readings(used, there, prod & there)

@@ -173,6 +173,8 @@ def test_nodes_that_are_not_measured_pass_and_are_nobodys_favourite() -> None:
         "empty": 0.0,
     }
     assert scores.reason(sorted(cluster.row).index("silent")) == "no metrics of this node: 0"
+    assert np.isnan(scores.steps["memory measured"][sorted(cluster.row).index("half")])  # and not an idle 0
+    assert np.isnan(verdicts.steps["cpu with the pod"][sorted(cluster.row).index("silent")])
     assert "memory is not known" in scores.reason(sorted(cluster.row).index("half"))
     cluster.set_load(None, now=NOW)
     _, verdicts, scores = ask(cluster)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from aiohttp import web
 
@@ -67,7 +68,7 @@ def ask(
         if "a" not in cluster.row:
             return False
         ((_, scores),) = profiles["default"].rank(POD, rows(cluster, "a"), now=END).parts
-        return scores.steps[step].tolist() == [value]
+        return np.array_equal(scores.steps[step], [value], equal_nan=True)
 
     async def follow() -> None:
         async with scheduling.life(web.Application()):
@@ -97,7 +98,7 @@ def test_node_metrics_of_the_cluster_are_followed(tmp_path: Path, caplog: pytest
             "cpu measured",
             1500,
             2500,
-            0,
+            float("nan"),
             change=lambda: node_metric(server, next(later, "none")),
         )
     assert "the NodeMetric of node a is passed over: nodeUsage: cpu: 'none' is no Kubernetes quantity" in caplog.text

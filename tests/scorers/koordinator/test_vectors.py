@@ -13,7 +13,7 @@ from scorers.koordinator.assigned import DELTA, ESTIMATED, PROD_DELTA, PROD_USAG
 from scorers.koordinator.classes import priority_class, qos_of
 from scorers.koordinator.estimator import default_estimator, forced_until
 from scorers.koordinator.load_aware_scheduling import LoadAwareScheduling, combined, resource_scores
-from scorers.koordinator.metrics import aggregated_usage
+from scorers.koordinator.metrics import aggregated_usage, percentile
 from scorers.table import Table, pod_info
 from tests.scorers.cluster import NOW, node, rows
 from tests.scorers.koordinator.vectors import arguments_of, cases, metric_of, node_of, pod_of
@@ -107,6 +107,18 @@ def test_golden_formula(case):
 def test_golden_classes(case):
     given = pod_of(case["pod"])
     assert (priority_class(given), qos_of(given)) == (case["expect"]["priority_class"], case["expect"]["qos"])
+
+
+@cases("percentile")
+def test_golden_percentiles(case):
+    """In whatever order the samples come."""
+    samples = np.arange(case["samples_1_to_n"], 0, -1)
+    assert percentile(samples, case["p"]) == case["expect"]
+
+
+def test_no_samples_have_no_percentile():
+    with pytest.raises(ValueError, match="no samples"):
+        percentile(np.empty(0), 0.5)
 
 
 SUMS = {"node_delta": DELTA, "prod_delta": PROD_DELTA, "node_estimated": ESTIMATED}
