@@ -28,6 +28,7 @@ from watcher import names, review
 from watcher.findings import FindingLog
 from watcher.history import History
 from watcher.model import (
+    METRIC_BY_KEY,
     METRIC_BY_NAME,
     Cells,
     Finding,
@@ -59,6 +60,8 @@ from watcher.spans import LATE_INTERVALS, OVERLAP_S, Slice, Spans, holes
 log = logging.getLogger(__name__)
 
 TICK_SHARE = 0.8  # of an interval: the hard deadline of a tick, retries included
+# What the Trimaran plug-ins score by, as a finding names it and as people do; "" is everything.
+SCORED_BY = {"": "nodes", METRIC_BY_KEY["CPU"].name: "CPU", METRIC_BY_KEY["Memory"].name: "Memory"}
 NAMES_S = 2.0  # how long after the start the first answer waits for the names of the cluster's nodes
 NAMES_AT_LEISURE_S = 10.0  # the same, while what was stored is being served
 
@@ -174,6 +177,7 @@ class Refresher:
         self._recorded_minute = -1
         self._born = self._clock.monotonic()
         self._warm = False  # once it has its windows a service stays ready, whatever comes
+        self._absent: frozenset[str] = frozenset()  # of SCORED_BY; there was a log line
         self._last_began = self._clock.monotonic()
         self._last_clocks: tuple[float, float] | None = None
         self._tick_lock = asyncio.Lock()
@@ -428,19 +432,34 @@ class Refresher:
         for failure in fetch.failures:
             name = failure.metric
             if self._spans.falls_behind(name, since=since):
-                log.warning("metric %s could not be fetched: %s", name, failure.error)
+                log.warning("metric %s could not be fetched: %s", name, _told(str(failure.error), failure.error.hint))
             self._count_failure(failure.error.kind, name)
             reason = _told(str(failure.error), failure.error.hint)
             in_part = isinstance(failure.error, ProviderPartial)
             kind = FindingKind.PARTIAL_RESPONSE if in_part else FindingKind.QUERY_FAILED
             self.findings.add([Finding(kind, "", name, now, reason, Remedy.LEFT_OUT)])
         self._account_parts(fetch, now=now, since=since)
+        self._tell_absence(fetch)
         answered = [batch.metric.name for batch in fetch.batches if batch.metric.name not in fetch.partial]
         back = self._spans.catch_up(answered, now=now, since=since, overlap=self._overlap())
         if back and self.provider.remembers:
             log.info("fetching the past of %s", ", ".join(back))
         elif back:
             log.info("metrics can be fetched again: %s", ", ".join(back))
+
+    def _tell_absence(self, fetch: Fetch) -> None:
+        """A log line when a well source lacks what plug-ins score by, or all, and one when it has that again."""
+        reasons = {
+            finding.metric: finding.reason for finding in fetch.findings if finding.kind is FindingKind.NO_SERIES
+        }
+        absent = {name: reasons[name] for name in SCORED_BY if name in reasons}
+        if absent and absent.keys() != self._absent:
+            what = " and ".join(SCORED_BY[name] for name in absent)
+            reason = next(iter(absent.values()))
+            log.warning("%s knows nothing of %s: %s; load-watcher doctor says more", self.provider.source, what, reason)
+        elif self._absent and not absent:
+            log.info("%s knows CPU and Memory now", self.provider.source)
+        self._absent = frozenset(absent)
 
     def _account_parts(self, fetch: Fetch, *, now: float, since: float) -> None:
         """What came in part was taken in. Who is not in it keeps the last samples, and what is missing is fetched once

@@ -12,8 +12,10 @@ SIGHUP reads the settings again; bad ones are refused with their problems and th
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
+import os
 import secrets
 import signal
 import ssl
@@ -62,13 +64,12 @@ def run(settings: Settings, *, reload: Callable[[], Settings], parts: Sequence[P
     try:
         return asyncio.run(serve(settings, reload=reload, parts=parts))
     except (StoreError, ProviderError) as error:
-        print(f"load-watcher: {error}\n{error.hint}".rstrip(), file=sys.stderr)
+        print(f"load-watcher: {error}" + (f"\n  {error.hint}" if error.hint else ""), file=sys.stderr)
     except ssl.SSLError as error:
         where = "[server] or [peers]"
         print(f"load-watcher: the TLS files in {where} do not work: {error.reason or error}", file=sys.stderr)
     except OSError as error:
-        where = f"{settings.server.host}:{settings.server.port}"
-        print(f"load-watcher: cannot listen on {where}: {error.strerror or error}", file=sys.stderr)
+        print(f"load-watcher: cannot listen on {_why_not(error, settings)}", file=sys.stderr)
     return 1
 
 
@@ -92,6 +93,18 @@ async def serve(settings: Settings, *, reload: Callable[[], Settings], parts: Se
     finally:
         await runner.cleanup()
     return 0
+
+
+def _why_not(error: OSError, settings: Settings) -> str:
+    """An address that cannot be listened on, why not, and the cure. asyncio's own words have the address once more."""
+    reason = error.strerror or str(error)
+    if error.errno is not None and error.errno in errno.errorcode:
+        reason = os.strerror(error.errno)
+    if error.errno == errno.EADDRINUSE:
+        cure = "load-watcher doctor names who listens there; end it, or choose another port by --port"
+    else:
+        cure = "set server.host to an address of this machine, and server.port to one that this user may listen on"
+    return f"{settings.server.host}:{settings.server.port}: {reason}\n  {cure}"
 
 
 def _address(runner: web.AppRunner, settings: Settings) -> str:

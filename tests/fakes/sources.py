@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, Metric, SeriesBatch
+from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
 from watcher.pods import PodOrigin, PodUsage
 from watcher.providers.base import Fetch, PodFetch, ProviderError, QueryFailure, QueryPlan
 
@@ -21,7 +21,8 @@ Samples = dict[str, dict[str, dict[float, float]]]  # metric name -> node -> tim
 @dataclass
 class MemorySource:
     """Answers from `samples`; `down` makes it fail as a whole, `failing` single metrics, `hang` never answer.
-    `partial` says of metrics what their answers lack, and the nodes of `missing` are not in those."""
+    `partial` says of metrics what their answers lack, and the nodes of `missing` are not in those; `absent` why there
+    are no series of a metric."""
 
     remembers: bool = True
     source: str = "Memory"
@@ -30,6 +31,7 @@ class MemorySource:
     failing: dict[str, ProviderError] = field(default_factory=dict)
     partial: dict[str, str] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
+    absent: dict[str, str] = field(default_factory=dict)
     hang: bool = False
     clock_offset_s: float | None = None
     label: str = "node"
@@ -63,6 +65,10 @@ class MemorySource:
             batches=tuple(self._batch(name, since, until) for name in wanted if name not in self.failing),
             failures=tuple(QueryFailure(name, self.failing[name]) for name in wanted if name in self.failing),
             plans={name: self._plan(name) for name in self.samples},
+            findings=tuple(
+                Finding(FindingKind.NO_SERIES, "", name, until, reason, Remedy.LEFT_OUT)
+                for name, reason in self.absent.items()
+            ),
             clock_offset_s=self.clock_offset_s,
             partial={name: self.partial[name] for name in wanted if name in self.partial},
         )

@@ -88,6 +88,16 @@ def test_there_is_no_cpu_series_at_all(prometheus: Prometheus):
     told.one("series", "ok", "Memory: ")
 
 
+def test_a_query_of_ones_own_is_misspelt(prometheus: Prometheus):
+    """The setting is there already, so setting it is no cure; and what Kepler says does not come from node exporter."""
+    prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
+    own = {"LOAD_WATCHER_PROVIDER_METRICS": "CPU,Energy"}
+    Path("load-watcher.toml").write_text(f'[provider.queries.CPU]\nexpression = "{RULE}s"\nunit = "ratio"\n')
+    told = doctor("--provider", "prometheus", "--address", prometheus.url, env=own)
+    assert "asks for that" in told.one("series", "fail", f"CPU: there is no {RULE}s").cure
+    assert "is Kepler" in told.one("series", "warn", "EnergyCore: ").cure
+
+
 def test_the_matchers_are_those_of_another_cluster(prometheus: Prometheus):
     """On a source that many share; the queries are shown with their matchers, and these are the first suspects."""
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))

@@ -68,7 +68,8 @@ def test_a_port_in_use_is_named(run_service: RunService):
         service = run_service(wait=False, port=other.getsockname()[1])
         assert 1 == exit_code(service)
     assert f"cannot listen on 127.0.0.1:{service.port}" in service.log()
-    assert "in use" in service.log()
+    assert service.log().count("already in use") == 1
+    assert "choose another port by --port" in service.log()
     assert "Traceback" not in service.log()
 
 

@@ -541,6 +541,28 @@ def test_a_dead_source_leaves_the_last_windows_with_their_true_age(caplog: pytes
     assert lines[1].startswith("Memory is back after 120 s")
 
 
+def test_a_source_without_what_plug_ins_score_by_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """It answers, so nothing is down; without this line nothing would say why. Network is no matter."""
+    caplog.set_level(logging.INFO, logger="watcher.refresh")
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        source.absent = {"instance:node_network_transmit_bytes:rate:sum": "no network"}
+        await refresher.tick()
+        assert not caplog.records
+        for absent in ({CPU.name: "no idle", MEMORY.name: "no free"}, {MEMORY.name: "no free"}, {}):
+            source.absent = absent
+            for _ in range(3):
+                clock.pass_time(60)
+                await refresher.tick()
+
+    play(story)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Memory knows nothing of CPU and Memory: no idle; load-watcher doctor says more",
+        "Memory knows nothing of Memory: no free; load-watcher doctor says more",
+        "Memory knows CPU and Memory now",
+    ]
+
+
 def test_a_hanging_source_ends_with_the_deadline_of_the_tick() -> None:
     """A tick takes 0.8 intervals at most, whatever the source does, and life goes on."""
 

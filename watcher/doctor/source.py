@@ -31,6 +31,8 @@ TICK_S = 60.0
 """Longest that one tick is waited for; a backfill that is not done by then goes without."""
 NEEDED = (MetricType.CPU, MetricType.MEMORY)
 """What the Trimaran plug-ins score by."""
+EXPORTERS = {MetricType.ENERGY: "Kepler (or Scaphandre) scraped", MetricType.GPU: "the DCGM exporter scraped"}
+"""In a Prometheus what is not node exporter's."""
 RAREST_S = 2 * MAX_CADENCE_S
 """A window counts with half the samples that it should have at the longest cadence, and with no fewer than two
 (contract 5.1, "Coverage"): so samples may be this far apart, and no farther than half of the window."""
@@ -146,7 +148,8 @@ async def source(examination: Examination) -> Sequence[Result]:
         at=time.time(),
     )
     examination.leave(visit)
-    where = f" at {found.provider.address}" if found.provider.address else ""
+    asked = found.provider.address and found.provider.name not in ("host", "metrics-server")  # which do without
+    where = f" at {found.provider.address}" if asked else ""
     took = time.monotonic() - began
     return [ok(f"{watched.source}{where} answers and lets us; a first refresh takes {took:.1f} s")]
 
@@ -210,15 +213,21 @@ def _page(found: Settings) -> str:
 
 
 def _cure_of_absence(metric: Metric, found: Settings) -> str:
+    if metric.key in found.provider.queries:
+        return f"provider.queries.{metric.key} asks for that: is it spelt as the source has it ({_page(found)})?"
     if found.provider.name in ("prometheus", "influxdb"):
-        exporter = "node exporter scraped" if found.provider.name == "prometheus" else "Telegraf running"
+        exporter = EXPORTERS.get(metric.type, "node exporter scraped")
+        exporter = "Telegraf running" if found.provider.name == "influxdb" else exporter
         ours = "do this cluster's series have the labels of provider.matchers, " if found.provider.matchers else ""
         return (
             f"{ours}is {exporter}, and does what it says arrive here? Where it stands under another name, set "
             f"provider.queries.{metric.key} ({_page(found)})"
         )
     if metric.type in NEEDED:
-        return f"{_page(found)} says what it needs; without it no plug-in can score by {metric.key}"
+        names = ("cluster_name", "host_name_suffix")
+        narrowed = " and ".join(f"provider.{name}" for name in names if getattr(found.provider, name))
+        hosts = f"do the source's hosts have {narrowed}? " if narrowed else ""
+        return f"{hosts}{_page(found)} says what it needs; without it no plug-in can score by {metric.key}"
     return f"leave {metric.key} out of provider.metrics, or take another source: {_page(found)}"
 
 

@@ -138,7 +138,10 @@ def _entry(entries: list[_Named] | None, name: object, kind: str, *, path: Path)
             return entry
     if not name:
         raise KubeRefused(f"{path} names no {kind}", hint="Set one with kubectl config use-context.")
-    raise KubeRefused(f"{path} has no {kind} of the name {shown(str(name))}")
+    raise KubeRefused(
+        f"{path} has no {kind} of the name {shown(str(name))}",
+        hint="kubectl config view shows what it has; kubernetes.context says which context is meant.",
+    )
 
 
 def _refuse_unsupported(cluster: Mapping[str, Any], user: Mapping[str, Any], *, where: str) -> None:

@@ -6,6 +6,8 @@ is read. Redirects are not followed, since credentials are for one address, and 
 
 from __future__ import annotations
 
+import errno
+import os
 import ssl
 import time
 from collections.abc import Mapping
@@ -193,8 +195,16 @@ def _of_connection(error: BaseException, *, tls: bool) -> ProviderUnreachable:
         hint = "It hung up: is there a proxy before it, or was it ended meanwhile?"
         if tls:
             hint = "A server that wants a client certificate may hang up like this: provider.client_cert."
-    words = error.strerror if isinstance(error, OSError) and error.strerror else ""
-    return ProviderUnreachable(f"the connection failed: {shown(words or type(error).__name__)}", hint=hint)
+    return ProviderUnreachable(f"the connection failed: {shown(_words(error))}", hint=hint)
+
+
+def _words(error: BaseException) -> str:
+    """The operating system's own: asyncio has "Connect call failed" and the address in their place."""
+    if not isinstance(error, OSError):
+        return type(error).__name__
+    if error.errno is not None and error.errno in errno.errorcode:
+        return os.strerror(error.errno)
+    return error.strerror or type(error).__name__
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:

@@ -146,7 +146,8 @@ def error_of(status: int, *, body: bytes, content_type: str, location: str, auth
     if status == 404:
         return ProviderRefused(
             f"it does not know the path of the query API (404): {text}",
-            hint="Is a path missing in provider.address, such as /prometheus or /select/0/prometheus?",
+            hint="Is provider.address a Prometheus, and its path what stands before /api/v1, if anything does, such as "
+            "/prometheus or /select/0/prometheus?",
         )
     return _error_in_json(status, body=body, text=text)
 

@@ -8,6 +8,7 @@ import pytest
 from tests.doctor import Told, doctor
 from tests.fakes.datadog import API_KEY, APP_KEY, FakeDatadog
 from tests.fakes.signalfx import TOKEN, FakeSignalFx
+from tests.real.parts import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -22,11 +23,11 @@ def minutes() -> list[float]:
     return [now - 60 * back for back in range(20)]
 
 
-def ask(name: str, address: str, **secrets: str) -> Told:
+def ask(name: str, address: str, *arguments: str, **secrets: str) -> Told:
     """By the Go service's names for the environment."""
     names = {"METRICS_PROVIDER_NAME": name, "METRICS_PROVIDER_ADDRESS": address}
     keys = {f"METRICS_PROVIDER_{key.upper()}": value for key, value in secrets.items()}
-    return doctor("--set", "provider.metrics=CPU,Memory", env=names | keys)
+    return doctor("--set", "provider.metrics=CPU,Memory", *arguments, env=names | keys)
 
 
 def test_datadog():
@@ -55,10 +56,15 @@ def test_signalfx():
             server.put("memory.utilization", {"host": "node-1"}, [at], 30.0 + at % 7)
         well = ask("SignalFx", server.url, token=TOKEN)
         refused = ask("SignalFx", server.url, token="s3cret")
+        elsewhere = ask("SignalFx", server.url, "--set", "provider.cluster_name=other", token=TOKEN)
+    down = ask("SignalFx", f"http://127.0.0.1:{free_port()}", token=TOKEN)
     assert 0 == well.exit_code, str(well)
     well.one("series", "ok", "Memory: ", "names of nodes from host")
     assert {"series"} == half.failed()
     half.one("series", "fail", 'Memory: there is no sample of host:* AND sf_metric:"memory.utilization"', "signalfx.md")
+    assert "cluster_name" not in half.one("series", "fail").cure
+    assert "hosts have provider.cluster_name?" in elsewhere.one("series", "fail", "Memory: ").cure
+    assert "Connection refused" in down.one("source", "fail", "host and port of provider.address").what
     assert "an access token" in refused.one("source", "fail", "401").cure
     assert "s3cret" not in refused.output
 

@@ -238,8 +238,9 @@ def test_another_context_than_the_current_one(tmp_path: Path):
     for context, server, token in ((None, "http://a:1", "for-a"), ("b", "http://b:2", "for-b")):
         access = find_access(kubeconfig=path, context=context, environ={})
         assert (server, token) == (access.server, access.token)
-    with pytest.raises(KubeRefused, match="has no context of the name c"):
+    with pytest.raises(KubeRefused, match="has no context of the name c") as refused:
         find_access(kubeconfig=path, context="c", environ={})
+    assert "kubectl config view" in refused.value.hint
 
 
 def test_neither_a_kubeconfig_nor_a_cluster(tmp_path: Path):
