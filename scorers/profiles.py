@@ -150,8 +150,7 @@ def _checked_plugin(
         factory = factory_of(name)
         _, notices = read_arguments(name, factory.arguments, args)
     except UnknownPlugin as error:
-        near = difflib.get_close_matches(name, known_names(), n=1)
-        reading.wrong(f"{key}.name", str(error), f"did you mean {near[0]}?" if near else "check the spelling")
+        reading.wrong(f"{key}.name", str(error), error.cure)
         return None
     except ArgumentsError as error:
         for problem in error.problems:

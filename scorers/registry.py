@@ -6,6 +6,7 @@ A new plug-in is one file, one line here and one test file. Outside packages add
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -27,7 +28,11 @@ PLUGINS: Mapping[str, str] = {
 
 
 class UnknownPlugin(ValueError):
-    """There is no plug-in of this name, or the package that it is in does not work."""
+    """There is no plug-in of this name, or the package that it is in does not work; `cure` says what to do."""
+
+    def __init__(self, message: str, cure: str) -> None:
+        super().__init__(message)
+        self.cure = cure
 
 
 def known_names() -> tuple[str, ...]:
@@ -43,15 +48,20 @@ def factory_of(name: str) -> Factory[ScorePlugin | FilterPlugin]:
     points = tuple(entry_points(group=ENTRY_POINT_GROUP, name=name))
     homes = ", ".join(sorted(point.dist.name if point.dist is not None else point.value for point in points))
     if not points:
-        raise UnknownPlugin(f"there is no plug-in {name}; known are {', '.join(known_names())}")
+        known = known_names()
+        near = difflib.get_close_matches(name, known, n=1)
+        cure = f"did you mean {near[0]}?" if near else "check the spelling"
+        raise UnknownPlugin(f"there is no plug-in {name}; known are {', '.join(known)}", cure)
     if len(points) > 1:
-        raise UnknownPlugin(f"the plug-in {name} is in several packages, {homes}: uninstall all but one")
+        raise UnknownPlugin(f"the plug-in {name} is in several packages, {homes}", "uninstall all but one")
     try:
-        return _checked(name, points[0].load())
+        factory = points[0].load()
     except Exception as error:  # whatever the import of foreign code may raise
         raise UnknownPlugin(
-            f"the plug-in {name} cannot be loaded from the package {homes}: {type(error).__name__}: {error}"
+            f"the plug-in {name} cannot be loaded from the package {homes}: {type(error).__name__}: {error}",
+            f"mend or uninstall {homes}; was it made for this version of load-watcher, with its dependencies?",
         ) from error
+    return _checked(name, factory)
 
 
 def extension_points(factory: Factory[Any]) -> tuple[str, ...]:
@@ -64,6 +74,7 @@ def _checked(name: str, factory: Any) -> Factory[ScorePlugin | FilterPlugin]:
     if not extension_points(factory):
         lacking.append("score or filter")
     if lacking:
-        raise UnknownPlugin(f"the plug-in {name} lacks {', '.join(lacking)}")
+        cure = "docs/own-plugin.md says what a plug-in has"
+        raise UnknownPlugin(f"the plug-in {name} lacks {', '.join(lacking)}", cure)
     made: Factory[ScorePlugin | FilterPlugin] = factory
     return made

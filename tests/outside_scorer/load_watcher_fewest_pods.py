@@ -1,0 +1,45 @@
+"""FewestPods: prefer nodes with few pods, however much these use.
+
+    score = 100 * (1 - pods / fullAt)
+
+and 0 where there are more. It needs no metrics.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from scorers.arguments import Arguments
+from scorers.framework import MAX_SCORE, Scores
+from scorers.table import PodInfo, Table
+
+
+class FewestPodsArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """`fullAt`: with how many pods a node scores 0."""
+
+    full_at: Annotated[int, msgspec.Meta(gt=0)] = 110
+
+
+class FewestPods:
+    """A ScorePlugin (scorers.framework)."""
+
+    name = "FewestPods"
+    arguments = FewestPodsArgs
+
+    def __init__(self, arguments: FewestPodsArgs, table: Table, *, profile: str = "default") -> None:
+        self._full_at = arguments.full_at
+
+    def score(self, pod: PodInfo, table: Table, rows: npt.NDArray[np.int64], *, now: float) -> Scores:
+        """All nodes at once; pods of which only a reservation is known are counted too."""
+        pods = table.pods[rows]
+        values = MAX_SCORE * np.clip(1.0 - pods / self._full_at, 0.0, 1.0)
+        return Scores(
+            values,
+            steps={"pods": pods},
+            inputs={"fullAt": self._full_at},
+            reason=lambda i: f"{pods[i]} pods, and {self._full_at} would be too many",
+        )
