@@ -79,9 +79,9 @@ def combined(scores: I64, weights: I64, dominant_weight: int) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What n nodes are judged by, [resources, n]. Where `measured` is not `there` [n], all pods count as
-    their estimates alone. `found` [n] says which nodes have a NodeMetric, `judged` which of these has usage in it;
-    `adding` which sum of `AssignedPods` the `delta` is."""
+    """What n nodes are judged by, [resources, n]. Where `measured` is not `there` [n], only estimates of pods are left
+    to go by. `found` [n] says which nodes have a NodeMetric, `judged` which of these have usage in it, and `adding`
+    which sum of `AssignedPods` the `delta` is."""
 
     measured: I64
     delta: I64

@@ -223,6 +223,18 @@ def test_percentiles_take_the_place_of_the_mean_where_the_windows_have_them() ->
     assert scores.steps["cpu measured"].tolist() == [1000, 1000]
 
 
+def test_percentiles_follow_the_load() -> None:
+    """And the nodes: one that comes has its own."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0, P95=80.0), "b": busy(10.0, P95=30.0)}))
+    plugin, _, before = ask(cluster, {"aggregated": {"scoreAggregationType": "p95"}})
+    cluster.set_node("b", node("b", SHAPE))
+    asked = info(containers=[ONE_CORE])
+    both = plugin.score(asked, cluster, rows(cluster, "a", "b"), now=NOW)
+    cluster.set_load(load({"a": busy(10.0, P95=40.0)}), now=NOW)
+    after = plugin.score(asked, cluster, rows(cluster, "a"), now=NOW)
+    assert [scores.steps["cpu measured"].tolist() for scores in (before, both, after)] == [[8000], [8000, 3000], [4000]]
+
+
 def test_pods_of_daemon_sets_always_pass() -> None:
     """They have no other node to go to."""
     cluster = table([node("a", SHAPE)], loads=load({"a": busy(99.0)}))
@@ -406,6 +418,48 @@ def test_a_node_metric_that_goes_leaves_its_node_unmeasured() -> None:
     cluster.set_node_metric("nobody", metric)  # its node may come later
     cluster.set_node("nobody", node("nobody", SHAPE))
     assert plugin.score(asked, cluster, rows(cluster, "nobody"), now=NOW).values.tolist() == [84.0]
+
+
+def test_a_pod_that_comes_before_its_node_is_judged_by_its_measurement_in_the_end() -> None:
+    """Events of nodes, pods and NodeMetrics come over three watches."""
+    cluster = table([node("z", SHAPE)])
+    plugin, _, _ = ask(cluster, {"nodeMetricSource": "cluster"})
+    reported = {("default", "p"): PodMetric({"cpu": 900, "memory": GI}, prod=True)}
+    cluster.set_node_metric("a", NodeMetric(updated=NOW, usage={"cpu": 2000}, pods=reported))
+    cluster.set_pod(None, pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 3600), now=NOW)
+    asked = info(containers=[ONE_CORE])
+    plugin.score(asked, cluster, rows(cluster, "z"), now=NOW)
+    cluster.set_node("a", node("a", SHAPE))
+    assert plugin.score(asked, cluster, rows(cluster, "a"), now=NOW).steps["cpu with the pod"].tolist() == [2850]
+
+
+def test_a_reading_of_a_pod_is_not_that_of_the_node_which_took_the_row() -> None:
+    """The node that it was seen on went; the pod of the same name is on another."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0), "b": busy(10.0)}))
+    cluster.set_pod_usage(usage({("default", "p"): ("a", 0.8, GI)}))
+    plugin, _, _ = ask(cluster, {"nodeMetricSource": "windowsAndPods"})
+    row = cluster.row["a"]
+    cluster.set_node("a", None)
+    cluster.set_node("b", node("b", SHAPE))
+    assert cluster.row["b"] == row
+    cluster.set_pod(None, pod("p", node="b", containers=[ONE_CORE], scheduled=NOW - 3600), now=NOW)
+    scores = plugin.score(info(containers=[ONE_CORE]), cluster, rows(cluster, "b"), now=NOW)
+    assert scores.steps["cpu of pods not measured yet"].tolist() == [850]
+
+
+def test_thresholds_of_prod_pods_go_before_those_of_percentiles() -> None:
+    """And the reason is that of plain usage."""
+    reported = {("default", "p"): PodMetric({"cpu": 7000}, prod=True)}
+    metric = NodeMetric(updated=NOW, usage={"cpu": 8000}, aggregated={("p95", 300.0): {"cpu": 9000}}, pods=reported)
+    old = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 3600)
+    cluster = table([node("a", SHAPE)], [old])
+    cluster.set_node_metric("a", metric)
+    aggregated = {"usageThresholds": {"cpu": 50}, "usageAggregationType": "p95"}
+    args = {"nodeMetricSource": "cluster", "aggregated": aggregated, "prodUsageThresholds": {"cpu": 60}}
+    for priority, measured, reason in ((9500, 7000, "cpu usage"), (5500, 9000, "cpu aggregated usage")):
+        _, verdicts, _ = ask(cluster, args, priority=priority)
+        assert verdicts.steps["cpu measured"].tolist() == [measured]
+        assert verdicts.reasons[int(verdicts.codes[0])] == f"node(s) {reason} exceed threshold"
 
 
 def test_pods_that_go_before_anybody_asks_leave_nothing() -> None:
