@@ -87,7 +87,7 @@ def test_nodes_have_the_names_of_the_cluster_while_that_changes(
 def test_without_the_permission_names_stay_and_the_verb_is_told(
     machines: Prometheus, run_service: RunService, tmp_path: Path
 ):
-    """Once in the log, with what to grant in the findings; granted, the names are there without a restart."""
+    """Once in the log, with what to grant, as in the findings; granted, the names are there without a restart."""
     with FakeKube(forbidden={("list", NODES)}) as server:
         put(server, "node-1", "10.0.0.1")
         settings = f'{FAST}\n[kubernetes]\nkubeconfig = "{server.kubeconfig(tmp_path / "config")}"\n'
@@ -97,7 +97,8 @@ def test_without_the_permission_names_stay_and_the_verb_is_told(
         assert "it will not list nodes (403 Forbidden)" in reason
         assert "names stay as the source gives them" in reason
         assert 'resources: ["nodes"], verbs: ["list"]' in reason
-        assert 1 == service.log().count("nodes of Kubernetes cannot be kept up to date")
+        (line,) = (line for line in service.log().splitlines() if "nodes of Kubernetes cannot be kept" in line)
+        assert 'resources: ["nodes"], verbs: ["list"]' in line
         server.forbidden.clear()
         wait_for_nodes(service, "node-1", "10.0.0.2", "fd00::3", "10.0.0.4", "db.example.com")
         assert 404 == service.get("/watcher/10.0.0.1").status

@@ -92,6 +92,10 @@ async def kubernetes(examination: Examination) -> Sequence[Result]:
     found = examination.the(Settings)
     if found.kubeconfig is None and IN_CLUSTER not in examination.environ:
         why = "no Kubernetes API is at hand: no kubeconfig is named, and this is no pod"
+        vital = [right.purpose for right in rights(found, examination.environ) if right.vital]
+        if vital and found.provider.name != "metrics-server":  # of which the source has said it
+            cure = "set kubernetes.kubeconfig (KUBE_CONFIG), or run in a cluster, where KUBERNETES_SERVICE_HOST is set"
+            return [fail(f"{why}; these settings need one for {vital[0]}", cure)]
         return [skipped(why, "to hold names of nodes against the cluster's, set kubernetes.kubeconfig (KUBE_CONFIG)")]
 
     def connect() -> KubeClient:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -374,6 +376,9 @@ def _translate(error: Exception, *, what: str) -> KubeError:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return KubeUnreachable("its name cannot be resolved")
     said = shown(str(error)) or type(error).__name__
+    if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
+        # asyncio has the address in place of the system's words, and aiohttp "ssl:default" even where there is no TLS
+        said = os.strerror(error.errno)
     if isinstance(error, (aiohttp.ClientResponseError, HttpProcessingError, ValueError)):
         return KubeMalformed(f"its answer for {what} is no HTTP: {said}")
     return KubeUnreachable(f"the connection failed while asking for {what}: {said}")

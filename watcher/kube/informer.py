@@ -189,7 +189,8 @@ class Informer(Generic[ItemT]):
 
     def _failed(self, error: KubeError) -> None:
         if self.error is None:
-            log.warning("%s of Kubernetes cannot be kept up to date: %s", self.resource.full_name, error)
+            told = f"{error}. {error.hint}" if error.hint else str(error)
+            log.warning("%s of Kubernetes cannot be kept up to date: %s", self.resource.full_name, told)
         self.error = error
         self._tried.set()
 

@@ -644,6 +644,24 @@ def test_there_is_no_access_to_a_cluster():
     said.one("kubernetes", "skipped")
 
 
+def test_settings_that_need_a_cluster_are_told_where_there_is_none(source: list[str]):
+    """Names of nodes only where they were asked for."""
+    said = doctor(*source)
+    said.one("kubernetes", "skipped")
+    said = doctor(*source, "--set", "kubernetes.node_names=on")
+    assert {"kubernetes"} == said.failed()
+    assert "KUBE_CONFIG" in said.one("kubernetes", "fail", "for the names of the nodes").cure
+
+
+def test_the_api_is_not_there():
+    """In the system's words."""
+    with FakeKube() as server:
+        file = server.kubeconfig(Path("kubeconfig"))
+    said = doctor("--provider", "metrics-server", env={"KUBE_CONFIG": str(file)})
+    for check in ("source", "kubernetes"):
+        assert said.one(check, "fail").what.endswith(": Connection refused")
+
+
 def test_names_of_the_source_are_held_against_the_cluster():
     """Addresses and host names that mean a node are told with the evidence; what means none is named, with the nearest
     node; and so are the nodes that have no samples."""
