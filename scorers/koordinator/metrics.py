@@ -241,7 +241,7 @@ class MetricColumns(Protocol):
 
     def aggregated(self, kind: str, duration: float) -> Matrix: ...
 
-    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool) -> Readings: ...
+    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings: ...
 
 
 class _Columns:
@@ -299,7 +299,7 @@ class ReportedMetrics(_Columns):
         for kind, seconds in {*self._aggregated, *told}:
             self.aggregated(kind, seconds).set(row, told.get((kind, seconds)))
 
-    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool) -> Readings:
+    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings:
         """As they are reported of the node that each pod is on."""
         used = np.zeros((len(self.resources), len(rows)), dtype=np.int64)
         there, reported = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
@@ -412,15 +412,17 @@ class WindowMetrics(_Columns):
             if at is not None:
                 self._reading_row[at] = row
 
-    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool) -> Readings:
-        """Of a pod on the node that it was seen on; the class is its own."""
+    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings:
+        """Of a pod on the node that it was seen on; the class is its own. A reading from before it was there (`at`,
+        unix seconds) is of another one that had its name."""
         there = np.zeros(len(rows), dtype=np.bool_)
         found = np.full(len(rows), -1, dtype=np.int64)
         if self._pods is not None:
             known = self._pods.row
             found = np.fromiter((known.get(pod, -1) for pod in pods), dtype=np.int64, count=len(rows))
             seen = found >= 0
-            there[seen] = self._reading_row[found[seen]] == rows[seen]
+            read = found[seen]
+            there[seen] = (self._reading_row[read] == rows[seen]) & (self._pods.sampled[read] >= at[seen])
         used = np.zeros((len(self.resources), len(rows)), dtype=np.int64)
         used[:, there] = self._readings[:, found[there]]
         return Readings(used, there, prod & there)

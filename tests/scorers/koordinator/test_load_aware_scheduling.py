@@ -447,6 +447,16 @@ def test_a_reading_of_a_pod_is_not_that_of_the_node_which_took_the_row() -> None
     assert scores.steps["cpu of pods not measured yet"].tolist() == [850]
 
 
+@pytest.mark.parametrize(("seconds", "counted"), [(0, 50), (1, 850)])
+def test_a_reading_from_before_a_pod_was_there_is_of_another_one(seconds, counted) -> None:
+    """A StatefulSet's pod that came back to its node has the same name; what is left of its estimate is 50 or all."""
+    again = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW + seconds)
+    cluster = table([node("a", SHAPE)], [again], load({"a": busy(10.0)}))
+    cluster.set_pod_usage(usage({("default", "p"): ("a", 0.8, GI)}))
+    _, _, scores = ask(cluster, {"nodeMetricSource": "windowsAndPods"})
+    assert scores.steps["cpu of pods not measured yet"].tolist() == [counted]
+
+
 def test_thresholds_of_prod_pods_go_before_those_of_percentiles() -> None:
     """And the reason is that of plain usage."""
     reported = {("default", "p"): PodMetric({"cpu": 7000}, prod=True)}
