@@ -30,6 +30,7 @@ QUICK = {
     "engines": "--nodes 20",
     "pods": "--pods 50 100 --rounds 1",
     "provider": "--nodes 20",
+    "scoring": "--nodes 50 100 --rounds 3",
     "serving": "--nodes 50 --seconds 1 --rounds 1",
     "size": "--nodes 50 100 --ticks 2",
     "start": "--nodes 20 --rounds 1",

@@ -68,14 +68,14 @@ class Peer(Server):
         return self.session.get(f"{self.url}/watcher", timeout=10).ok
 
 
-def build_peer(directory: Path) -> Path | None:
-    """The peer's program, None where there is no Go."""
+def build_peer(directory: Path, source: Path = PEER_SOURCE) -> Path | None:
+    """A peer's program, None where there is no Go."""
     compiler = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if compiler is None:
         return None
     program = directory / "peer"
     directory.mkdir(parents=True, exist_ok=True)
-    subprocess.run([compiler, "build", "-o", program, PEER_SOURCE], check=True, cwd=directory)
+    subprocess.run([compiler, "build", "-o", program, source], check=True, cwd=directory)
     return program
 
 

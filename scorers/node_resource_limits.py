@@ -145,6 +145,7 @@ class NodeResourceLimits:
         self._ratio = {name: read_ratio(ratio) for name, ratio in arguments.limit_to_allocatable_ratio.items()}
         self._table = table
         self._sums = _Sums()
+        self._last: tuple[Pod, _PodLimit] | None = None
         table.listen(self)
 
     # --- kept up by events -------------------------------------------------------------------------------------------
@@ -250,6 +251,12 @@ class NodeResourceLimits:
         return {name: ALLOCATABLE if name in counted.unlimited else counted.limits.get(name, 0) for name in self._names}
 
     def _limit_of(self, pod: Pod) -> _PodLimit:
+        """Kept for the pod before: one that is asked about is filtered, scored and counted, one after the other."""
+        if self._last is None or self._last[0].spec != pod.spec:
+            self._last = pod, self._counted(pod)
+        return self._last[1]
+
+    def _counted(self, pod: Pod) -> _PodLimit:
         limits, unlimited = {}, set()
         for name in self._names:
             found = self._limit_of_resource(pod, name)
@@ -280,9 +287,9 @@ class NodeResourceLimits:
         return max(total, at_most) + overhead
 
     def _limit_of_container(self, container: Container, name: str) -> int | None:
-        request = amounts(container.resources.requests).get(name, 0)
-        limits = amounts(container.resources.limits)
-        if name in limits:
-            return max(limits[name], request)
+        resources = container.resources
+        request = amounts(resources.requests).get(name, 0) if name in resources.requests else 0
+        if name in resources.limits:
+            return max(amounts(resources.limits)[name], request)
         default = self.args.default_limits.get(name, 0)
         return None if default == ALLOCATABLE else max(amount(name, default), request)

@@ -29,6 +29,7 @@ LARGEST = 1 << 53
 _MILLI, _WHOLE = 10**6, 10**9  # billionths
 
 
+@lru_cache(maxsize=1 << 12, typed=True)  # defaults are asked about for each pod
 def amount(resource: str, quantity: Quantity) -> int:
     """One quantity, rounded away from zero. Raises ValueError for what is none."""
     billionths = nano(quantity)

@@ -97,17 +97,19 @@ class _Assigned:
     at: float
     until: float = np.inf  # a reservation ends then; a pod that is bound does not
 
-    def is_same(self, pod: Pod, *, row: int | None, at: float) -> bool:
-        """Whether nothing has changed that anybody counts: many events of a pod tell of its phase alone."""
-        before, was, now = self.info.pod, self.info.pod.metadata, pod.metadata
-        return (
-            (self.row, self.at) == (row, at)
-            and before.spec == pod.spec
-            and (was.labels, was.annotations, was.owner_references)
-            == (now.labels, now.annotations, now.owner_references)
-            and (before.status.conditions, before.status.qos_class, before.status.start_time)
-            == (pod.status.conditions, pod.status.qos_class, pod.status.start_time)
-        )
+    def is_there(self, pod: Pod, *, row: int | None, at: float) -> bool:
+        """Whether the pod is where it was and asks for what it asked for."""
+        return (self.row, self.at) == (row, at) and self.info.pod.spec == pod.spec
+
+    def tells_nothing(self, pod: Pod) -> bool:
+        """Whether nothing has changed of what else plug-ins look at: many events of a pod are about its phase alone."""
+        return _looked_at(self.info.pod) == _looked_at(pod)
+
+
+def _looked_at(pod: Pod) -> tuple[object, ...]:
+    metadata, status = pod.metadata, pod.status
+    of_metadata = (metadata.labels, metadata.annotations, metadata.owner_references)
+    return *of_metadata, status.conditions, status.qos_class, status.start_time
 
 
 @dataclass(slots=True)
@@ -311,7 +313,9 @@ class Table:
     def _assign(self, pod: Pod, node: str, *, at: float) -> None:
         key = identity(pod)
         before = self._pods.get(key)
-        if before is not None and key not in self._reserved and before.is_same(pod, row=self.row.get(node), at=at):
+        if before is not None and key not in self._reserved and before.is_there(pod, row=self.row.get(node), at=at):
+            if not before.tells_nothing(pod):
+                self._tell_again(before, pod)
             return
         try:
             info = pod_info(pod)
@@ -328,6 +332,15 @@ class Table:
         self.recent.add(info, row=row, at=at)
         for listener in self._listeners:
             listener.assigned(row, info, at)
+
+    def _tell_again(self, assigned: _Assigned, pod: Pod) -> None:
+        """The sums are as they were; whoever keeps others may look at more of a pod."""
+        old, row, at = assigned.info, assigned.row, assigned.at
+        assigned.info = new = replace(old, pod=pod)
+        self.recent.add(new, row=row, at=at)
+        for listener in self._listeners:
+            listener.unassigned(row, old)
+            listener.assigned(row, new, at)
 
     def _unassign(self, key: str) -> None:
         self._reserved.discard(key)

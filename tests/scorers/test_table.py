@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec import structs
 
 from scorers.table import PodInfo, Table, identity
 from tests.scorers.cluster import NOW, load, node, pod, rows, stamp, table
@@ -30,16 +31,23 @@ class Sums:
     """What a listener adds up."""
 
     cpu: dict[int, int] = field(default_factory=dict)
+    weight: dict[int, int] = field(default_factory=dict)
     nodes: set[int] = field(default_factory=set)
 
     def assigned(self, row: int, info: PodInfo, at: float) -> None:
         self.cpu[row] = self.cpu.get(row, 0) + info.requests.get("cpu", 0)
+        self.weight[row] = self.weight.get(row, 0) + weight_of(info)
 
     def unassigned(self, row: int, info: PodInfo) -> None:
         self.cpu[row] -= info.requests.get("cpu", 0)
+        self.weight[row] -= weight_of(info)
 
     def node_changed(self, row: int, node: Node | None) -> None:
         (self.nodes.discard if node is None else self.nodes.add)(row)
+
+
+def weight_of(info: PodInfo) -> int:
+    return int(info.pod.metadata.labels.get("weight", 0))
 
 
 def shown(of: Table) -> dict[str, Any]:
@@ -49,7 +57,8 @@ def shown(of: Table) -> dict[str, Any]:
     for name, row in of.row.items():
         found[name] = {
             "known": bool(of.known[row]),
-            "pods": sorted(info.key for info in of.assigned(row)),
+            "pods": [(info.key, info.pod.metadata.labels) for info in of.assigned(row)],
+            "labels of recent": [pod.metadata.labels for _, pod, _ in of.recent.of(row)],
             "count": int(of.pods[row]),
             "capacity": of.capacity.of(row),
             "allocatable": of.allocatable.of(row),
@@ -112,6 +121,14 @@ class Events(RuleBasedStateMachine):
             self.pods[name] = msgspec.convert(again, Pod)
             self.table.set_pod(old, self.pods[name], now=NOW)
 
+    @rule(name=st.sampled_from(["p0", "p1", "p2"]), weight=st.sampled_from(["1", "2", "3"]))
+    def pod_is_labelled(self, name: str, weight: str) -> None:
+        """Plug-ins that keep sums of their own may go by that."""
+        if old := self.pods.get(name):
+            metadata = structs.replace(old.metadata, labels={"weight": weight})
+            self.pods[name] = structs.replace(old, metadata=metadata)
+            self.table.set_pod(old, self.pods[name], now=NOW)
+
     @rule(name=st.sampled_from(["p0", "p1", "p2"]))
     def pod_goes(self, name: str) -> None:
         if old := self.pods.pop(name, None):
@@ -136,6 +153,10 @@ class Events(RuleBasedStateMachine):
         cpu = self.table.requested.column("cpu")
         assert {row: sum_ for row, sum_ in self.sums.cpu.items() if sum_} == {
             int(row): int(cpu[row]) for row in np.flatnonzero(cpu)
+        }
+        weights = {row: sum(map(weight_of, self.table.assigned(row))) for row in self.table.row.values()}
+        assert {row: each for row, each in self.sums.weight.items() if each} == {
+            row: each for row, each in weights.items() if each
         }
         assert self.sums.nodes == set(np.flatnonzero(self.table.known).tolist())
 

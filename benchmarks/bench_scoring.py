@@ -1,0 +1,356 @@
+"""What ranking nodes for a pod costs: a pass of each plug-in, an event of a pod, and prioritize through HTTP.
+
+    python -m benchmarks.bench_scoring                     # 5,000 and 50,000 nodes, about a minute
+    python -m benchmarks.bench_scoring --nodes 1000 --rounds 20
+
+Beside TargetLoadPacking's pass stand a loop over the nodes in Python, of the same formula with the same numbers, and
+one in Go (peer/packing/main.go). The quickest of many passes counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from benchmarks.bench_serving import build_peer
+from benchmarks.report import Table as Report
+from benchmarks.report import amount, at_most
+from benchmarks.source import names
+from scorers.extender import Extender
+from scorers.framework import FilterPlugin, ScorePlugin, round_half_away_one
+from scorers.profiles import PluginSettings, ProfileSettings
+from scorers.ranking import Profile
+from scorers.table import Table, pod_info
+from tests.fakes.service import Live
+from tests.scorers.cluster import NOW, load, node, pod
+from watcher.client import Columns
+from watcher.kube import Pod
+from watcher.model import MetricType
+
+LOOP_SOURCE = Path(__file__).with_name("peer") / "packing" / "main.go"
+GOALS_MS = {
+    "TargetLoadPacking": 0.1,
+    "LoadVariationRiskBalancing": 0.2,
+    "LowRiskOverCommitment": 5.0,
+    "LoadAwareScheduling": 1.0,
+}
+"""Of a pass over 5,000 nodes."""
+GOAL_NODES = 5000
+GOAL_EVENT_US = 50.0
+PLUGINS = (*GOALS_MS, "NodeResourceLimits", "Peaks", "HighLoadFilter")
+POINTS = ("filter", "score")
+PODS_ON_A_NODE = 4
+CONTAINERS = (
+    {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "2Gi"}},
+    {"requests": {"cpu": "100m", "memory": "128Mi"}},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A table of so many nodes, and a profile with all plug-ins over it."""
+
+    table: Table
+    nodes: Sequence[str]
+    profile: Profile
+
+    def plugins(self, name: str) -> tuple[list[FilterPlugin], list[ScorePlugin]]:
+        """Those of this name that filter, and that score."""
+        filtering = [plugin for each, plugin in self.profile.filtering if each.name == name]
+        return filtering, [plugin for each, plugin in self.profile.scoring if each.name == name]
+
+
+def loads(nodes: Sequence[str]) -> Columns:
+    """CPU and memory of all nodes, with deviations."""
+    random = np.random.default_rng(7).random((4, len(nodes)))
+    keys = (("CPU", "AVG"), ("CPU", "STD"), ("Memory", "AVG"), ("Memory", "STD"))
+    scale = (90.0, 20.0, 90.0, 5.0)
+    return load(
+        {
+            name: {key: float(most * random[part, i]) for part, (key, most) in enumerate(zip(keys, scale, strict=True))}
+            for i, name in enumerate(nodes)
+        }
+    )
+
+
+def build(size: int) -> Cluster:
+    """Nodes with four pods each, of which one in forty came a moment ago."""
+    cluster, nodes = Table(), names(size)
+    models = {name: {"k0": 471.7, "k1": -91.5, "k2": -0.072} for name in nodes}
+    settings = tuple(
+        PluginSettings(name, args={"NodePowerModel": models} if name == "Peaks" else {}, points=POINTS)
+        for name in PLUGINS
+    )
+    profile = Profile(ProfileSettings("all", settings), cluster)
+    for name in nodes:
+        cluster.set_node(name, node(name, {"cpu": "64", "memory": "256Gi"}))
+    for i in range(PODS_ON_A_NODE * size):
+        scheduled = NOW - (5 if i % 40 == 0 else 900)
+        each = pod(f"p{i}", node=nodes[i % size], containers=CONTAINERS, scheduled=scheduled)
+        cluster.set_pod(None, each, now=NOW)
+    cluster.set_load(loads(nodes), now=NOW)
+    list(profile.prepare())
+    return Cluster(cluster, nodes, profile)
+
+
+def quickest(call: Callable[[], object], *, rounds: int) -> float:
+    """Seconds."""
+    taken = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+# --- a pass ----------------------------------------------------------------------------------------------------------
+
+
+def passes(cluster: Cluster, *, rounds: int) -> dict[str, float]:
+    """Milliseconds of the quickest pass of each plug-in over all nodes: filter and score, where it has both."""
+    asking, rows = pod_info(pod("asking", containers=CONTAINERS)), np.arange(len(cluster.nodes))
+
+    def once(filtering: Sequence[FilterPlugin], scoring: Sequence[ScorePlugin]) -> None:
+        for plugin in filtering:
+            plugin.filter(asking, cluster.table, rows, now=NOW)
+        for each in scoring:
+            each.score(asking, cluster.table, rows, now=NOW)
+
+    return {name: 1e3 * quickest(partial(once, *cluster.plugins(name)), rounds=rounds) for name in PLUGINS}
+
+
+def after_a_tick(cluster: Cluster) -> float:
+    """Milliseconds until LowRiskOverCommitment has its distributions, all of them, in steps."""
+    cluster.table.set_load(loads(cluster.nodes[::-1]), now=NOW)
+    began = time.perf_counter()
+    list(cluster.profile.prepare())
+    return 1e3 * (time.perf_counter() - began)
+
+
+def one_by_one(
+    nodes: Sequence[tuple[str, int]], metrics: Mapping[str, list[Any]], recent: Mapping[str, int]
+) -> list[int]:
+    """TargetLoadPacking as a loop, as Go has it."""
+    scores = []
+    for name, capacity in nodes:
+        measured = None
+        for kind, operator, value in metrics.get(name, ()):
+            if kind == "CPU" and operator in ("AVG", "Latest"):
+                measured = value
+        if measured is None:
+            scores.append(0)
+            continue
+        more = 1150 + recent.get(name, 0)
+        predicted = 100.0 * (measured / 100.0 * capacity + more) / capacity if capacity > 0 else 0.0
+        if predicted > 100.0:
+            scores.append(0)
+        elif predicted > 40.0:
+            scores.append(round_half_away_one(40.0 * (100.0 - predicted) / 60.0))
+        else:
+            scores.append(round_half_away_one(60.0 * predicted / 40.0 + 40.0))
+    return scores
+
+
+def python_loop(cluster: Cluster) -> Callable[[], list[int]]:
+    """The loop over what the cluster has; it gives the scores that ours gives."""
+    average = cluster.table.load.average(MetricType.CPU)
+    row = cluster.table.row
+    nodes = [(name, 64_000) for name in cluster.nodes]
+    metrics = {name: [("CPU", "STD", 1.0), ("CPU", "AVG", float(average[row[name]]))] for name in cluster.nodes}
+    recent: dict[str, int] = {}
+    for name in cluster.nodes:
+        if found := [key for key, _, at in cluster.table.recent.of(row[name]) if at > NOW - 60.0]:
+            recent[name] = 2 * 575 * len(found)
+    return partial(one_by_one, nodes, metrics, recent)
+
+
+def go_loop(size: int, *, rounds: int) -> float | None:
+    """Milliseconds of the quickest pass; None where there is no Go."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = build_peer(Path(folder), LOOP_SOURCE)
+        if program is None:
+            return None
+        command = [str(program), "-nodes", str(size), "-passes", str(rounds)]
+        return 1e-6 * float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+# --- an event --------------------------------------------------------------------------------------------------------
+
+
+def events(cluster: Cluster, *, rounds: int) -> dict[str, float]:
+    """Microseconds of an event of a pod, with all plug-ins listening."""
+    table, at = cluster.table, cluster.nodes[len(cluster.nodes) // 2]
+    come = pod("new", node=at, containers=CONTAINERS, scheduled=NOW)
+    same = msgspec.convert(msgspec.to_builtins(come, str_keys=True), Pod)
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    changed = pod("new", node=at, containers=CONTAINERS, scheduled=NOW, status=ready)
+    steps = {
+        "comes": (None, come),
+        "tells of its phase": (come, same),
+        "tells of a condition": (same, changed),
+        "goes": (changed, None),
+    }
+    taken = dict.fromkeys(steps, np.inf)
+    for _ in range(rounds):
+        for what, (old, new) in steps.items():
+            began = time.perf_counter()
+            table.set_pod(old, new, now=NOW)
+            taken[what] = min(taken[what], 1e6 * (time.perf_counter() - began))
+    return taken
+
+
+# --- HTTP ------------------------------------------------------------------------------------------------------------
+
+
+def serve(size: int) -> None:
+    """An extender of so many nodes, until stdin ends; its port is what it prints."""
+    cluster = build(size)
+    alone = ProfileSettings("TargetLoadPacking", (PluginSettings("TargetLoadPacking", points=POINTS),))
+    profiles = {"all": cluster.profile, alone.name: Profile(alone, cluster.table)}
+    extender = Extender(cluster.table, profiles, now=lambda: NOW)
+    with Live(routes=extender.routes()) as live:
+        print(live.port, flush=True)
+        sys.stdin.read()
+
+
+@contextmanager
+def serving(size: int) -> Iterator[int]:
+    """The port of an extender in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.bench_scoring", "--serve", str(size)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.stdin.close()
+
+
+def latencies(port: int, profile: str, nodes: Sequence[str], *, rounds: int) -> tuple[float, float]:
+    """Milliseconds of prioritize with all names over one connection, one pod after the other: p50 and p99."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    taken = []
+    for i in range(rounds):
+        asking = msgspec.to_builtins(pod(f"asking-{i}", containers=CONTAINERS), str_keys=True)
+        body = msgspec.json.encode({"Pod": asking, "Nodes": None, "NodeNames": nodes})
+        began = time.perf_counter()
+        connection.request("POST", f"/scheduler/{profile}/prioritize", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        answer = response.read()
+        taken.append(1e3 * (time.perf_counter() - began))
+        if response.status != 200:
+            raise RuntimeError(f"prioritize answered {response.status}: {answer[:200]!r}")
+    connection.close()
+    p50, p99 = np.percentile(taken, [50, 99])
+    return float(p50), float(p99)
+
+
+# --- the tables ------------------------------------------------------------------------------------------------------
+
+
+def pass_table(measured: Mapping[int, Mapping[str, float]]) -> Report:
+    """Plug-ins by size."""
+    sizes = list(measured)
+    table = Report("A pass over all nodes", ["", *(f"{size:,} nodes" for size in sizes), "goal"])
+    for name in PLUGINS:
+        goal = GOALS_MS.get(name) if sizes[0] == GOAL_NODES else None
+        told = "" if goal is None else at_most(measured[sizes[0]][name], goal, "ms")
+        table.add(name, *(amount(measured[size][name], "ms") for size in sizes), told)
+    after = [amount(measured[size]["after a tick"], "ms") for size in sizes]
+    table.add("LowRiskOverCommitment's distributions, once a tick", *after, "")
+    return table
+
+
+def loop_table(measured: Mapping[int, Mapping[str, float | None]]) -> Report:
+    """TargetLoadPacking beside the loops."""
+    table = Report("TargetLoadPacking beside a loop over the nodes", ["", "ours", "Python", "ratio", "Go", "ratio"])
+    for size, found in measured.items():
+        ours, python, go = found["ours"], found["python"], found["go"]
+        assert ours is not None
+        assert python is not None
+        ratio = None if go is None else go / ours
+        cells = (
+            amount(ours, "ms"),
+            amount(python, "ms"),
+            amount(python / ours, "×"),
+            amount(go, "ms"),
+            amount(ratio, "×"),
+        )
+        table.add(f"{size:,} nodes", *cells)
+    return table
+
+
+def event_table(size: int, measured: Mapping[str, float]) -> Report:
+    """Events of pods."""
+    table = Report(f"An event of a pod, {size:,} nodes, all plug-ins", ["a pod", "", "goal"])
+    for what, taken in measured.items():
+        table.add(what, amount(taken, "µs"), at_most(taken, GOAL_EVENT_US, "µs"))
+    return table
+
+
+def http_table(size: int, *, rounds: int) -> Report:
+    """prioritize."""
+    table = Report(f"prioritize with {size:,} names through HTTP", ["plug-ins", "p50", "p99", "goal"])
+    with serving(size) as port:
+        for profile, goal in (("TargetLoadPacking", 10.0), ("all", 25.0)):
+            latencies(port, profile, names(size), rounds=3)
+            p50, p99 = latencies(port, profile, names(size), rounds=rounds)
+            table.add(profile, amount(p50, "ms"), amount(p99, "ms"), at_most(p99, goal, "ms"))
+    return table
+
+
+def measure(size: int, *, rounds: int) -> tuple[Cluster, dict[str, float], dict[str, float | None]]:
+    """Passes, and the loops beside them."""
+    cluster = build(size)
+    found = passes(cluster, rounds=rounds)
+    loop = python_loop(cluster)
+    asking, rows = pod_info(pod("asking", containers=CONTAINERS)), np.arange(size)
+    _, (packing,) = cluster.plugins("TargetLoadPacking")
+    if loop() != packing.score(asking, cluster.table, rows, now=NOW).values.tolist():
+        raise RuntimeError("the loop and the plug-in disagree")
+    python = min(1e3 * quickest(loop, rounds=1) for _ in range(max(3, rounds // 10)))
+    loops: dict[str, float | None] = {
+        "ours": found["TargetLoadPacking"],
+        "python": python,
+        "go": go_loop(size, rounds=rounds),
+    }
+    return cluster, found, loops
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[GOAL_NODES, 50_000])
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve is not None:
+        serve(options.serve)
+        return
+    found: dict[int, dict[str, float]] = {}
+    loops: dict[int, dict[str, float | None]] = {}
+    for size in options.nodes:
+        cluster, found[size], loops[size] = measure(size, rounds=options.rounds)
+        if size == options.nodes[0]:
+            taken = events(cluster, rounds=options.rounds)
+        found[size]["after a tick"] = after_a_tick(cluster)
+    print(pass_table(found).markdown())
+    print(loop_table(loops).markdown())
+    print(event_table(options.nodes[0], taken).markdown())
+    print(http_table(options.nodes[0], rounds=options.rounds).markdown(), end="")
+
+
+if __name__ == "__main__":
+    main()
