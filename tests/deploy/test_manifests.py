@@ -16,6 +16,8 @@ import pytest
 import yaml
 from aiohttp import ClientSession
 
+from scorers.profiles import validate
+from scorers.service import SchedulerPart
 from tests.deploy.rendering import (
     CHART,
     LINT,
@@ -30,7 +32,7 @@ from tests.deploy.rendering import (
     schema_errors,
     settings_in,
 )
-from tests.fakes.kube import KINDS, FakeKube
+from tests.fakes.kube import KINDS, PODS, FakeKube
 from tests.real.parts import REPOSITORY
 from tests.waiting import eventually
 from tests.watcher.test_peers import listening, serving
@@ -50,7 +52,9 @@ SAME: dict[str, dict[str, Any]] = {
         "config": {"provider": PROMETHEUS},
         "networkPolicy": {"egress": [{"ports": [{"port": 9090, "protocol": "TCP"}]}]},
     },
+    "extender": {"scheduler": {"enabled": True}},
 }
+BINDING = {"default": {"bind": True}}
 SECRET = {"existingSecret": "load-watcher"}
 MONITORED = {"serviceMonitor": {"enabled": True}}
 # Of Kubernetes; the oldest that the schemas' package and the fields that we use go back to, and the newest.
@@ -110,6 +114,7 @@ CHARTS: dict[str, dict[str, Any]] = {
         "topologySpreadConstraints": [
             {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
         ],
+        "scheduler": {"enabled": True, "profiles": BINDING},
         "extraEnv": [{"name": "LOG_LEVEL", "value": "debug"}],
         "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
         "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca", "readOnly": True}],
@@ -198,6 +203,8 @@ def test_helm_has_nothing_against_the_chart() -> None:
         ({"config": {"provider": {"name": None}}}, "name"),
         ({"config": {"provider": {"name": "host"}}}, "provider"),
         ({"config": {"store": "sqlite"}}, "store"),
+        ({"config": {"scheduler": {"default": {}}}}, "scheduler"),
+        ({"scheduler": {"profile": {}}}, "profile"),
     ],
     ids=str,
 )
@@ -238,15 +245,21 @@ def test_the_chart_and_the_manifests_agree(overlay: tuple[str, list[Manifest]]) 
 
 @pytest.mark.parametrize(
     ("component", "values"),
-    [("secret", SECRET), ("servicemonitor", MONITORED), ("pods", {"rbac": {"pods": True}})],
-    ids=["secret", "servicemonitor", "pods"],
+    [
+        ("secret", SECRET),
+        ("servicemonitor", MONITORED),
+        ("pods", {"rbac": {"pods": True}}),
+        ("extender-bind", {"scheduler": {"enabled": True, "profiles": BINDING}}),
+    ],
+    ids=["secret", "servicemonitor", "pods", "extender-bind"],
 )
 def test_the_chart_and_the_components_agree(tmp_path: Path, component: str, values: dict[str, Any]) -> None:
     """What can be added to an overlay adds what the value of the chart does."""
+    overlay = "extender" if component == "extender-bind" else "metrics-server"
     written = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": [os.path.relpath(DEPLOY / "overlays" / "metrics-server", tmp_path)],
+        "resources": [os.path.relpath(DEPLOY / "overlays" / overlay, tmp_path)],
         "components": [os.path.relpath(DEPLOY / "components" / component, tmp_path)],
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(written))
@@ -254,6 +267,8 @@ def test_the_chart_and_the_components_agree(tmp_path: Path, component: str, valu
     assert [] == problems(rendered)
     expected = by_name(rendered)
     del expected["Namespace load-watcher"]
+    if component == "extender-bind":  # it brings the right, the settings say so themselves
+        expected["ConfigMap load-watcher"]["data"]["scheduler"]["default"]["bind"] = True
     assert expected == by_name(charted(values))
 
 
@@ -303,7 +318,10 @@ def test_the_settings_are_good(overlay: tuple[str, list[Manifest]], tmp_path: Pa
     """Those that the pod reads, with the volume larger than the database may become."""
     name, rendered = overlay
     settings = read(settings_in(rendered), tmp_path)
-    assert (name, "0.0.0.0", 2020) == (settings.provider.name, settings.server.host, settings.server.port)
+    source = "prometheus" if name == "prometheus" else "metrics-server"
+    assert (source, "0.0.0.0", 2020) == (settings.provider.name, settings.server.host, settings.server.port)
+    assert ({"scheduler"} if name == "extender" else set()) == settings.parts.keys()
+    assert [] == validate(settings.parts.get("scheduler", {}))
     assert "sqlite:////data/load-watcher.db" == settings.store.url
     (data,) = (each for each in pod_template(rendered)["spec"]["volumes"] if each["name"] == "data")
     assert settings.store.max_size < int(data["emptyDir"]["sizeLimit"].removesuffix("Mi")) * 2**20
@@ -333,11 +351,22 @@ def test_any_settings_can_be_given_as_values(tmp_path: Path) -> None:
     assert (0.5, 3, False) == (settings.review.outage_fraction, settings.review.carry_slots, settings.store.upgrade)
 
 
-EXAMPLES = [
-    values
+def test_any_profile_can_be_given_as_values() -> None:
+    """Tables in lists, which TOML writes other than JSON; null takes a key or a profile of ours away."""
+    plugin = {"name": "HighLoadFilter", "args": {"usageThresholds": {"cpu": 90.5, "a/b": 1}, "failOpen": None}}
+    given = {"packing": {"plugins": [plugin, {"name": "Peaks", "args": {}}], "precise_scores": True}, "default": None}
+    text = settings_in(charted({"scheduler": {"enabled": True, "profiles": given}}))
+    args = {"usageThresholds": {"cpu": 90.5, "a/b": 1}}
+    plugins = [{"name": "HighLoadFilter", "args": args}, {"name": "Peaks", "args": {}}]
+    assert {"packing": {"plugins": plugins, "precise_scores": True}} == tomllib.loads(text)["scheduler"]
+    assert "scheduler" not in tomllib.loads(settings_in(charted({"scheduler": {"profiles": given}})))
+
+
+DOCUMENTED = [
+    yaml.safe_load(text)
     for text in re.findall(r"```yaml\n(.*?)```", (REPOSITORY / "docs" / "deploy.md").read_text(), re.DOTALL)
-    if "config" in (values := yaml.safe_load(text))
 ]
+EXAMPLES = [values for values in DOCUMENTED if "config" in values]
 
 
 @pytest.mark.parametrize("values", EXAMPLES, ids=[each["config"].popitem()[0] for each in copy.deepcopy(EXAMPLES)])
@@ -349,6 +378,14 @@ def test_the_values_in_the_documentation_work(values: dict[str, Any], tmp_path: 
     text = re.sub(r'"/run/secrets/load-watcher/[^"]+"', f'"{tmp_path}/secret"', settings_in(rendered))
     assert read(text, tmp_path).provider.name in ("metrics-server", "prometheus")
     assert {"networkPolicy", "existingSecret"} <= values.keys()
+
+
+def test_the_profile_in_the_documentation_works() -> None:
+    """It changes an argument of ours."""
+    (values,) = (each for each in DOCUMENTED if "scheduler" in each)
+    scheduler = tomllib.loads(settings_in(charted(values)))["scheduler"]
+    assert [] == validate(scheduler)
+    assert 50 == scheduler["default"]["plugins"][0]["args"]["targetUtilization"]
 
 
 def test_the_settings_of_the_chart_are_named_as_ours() -> None:
@@ -432,8 +469,13 @@ def granted(rendered: list[Manifest]) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("values", "wanted"),
-    [({}, {}), ({"rbac": {"pods": True}}, {"refresh.pods": "on"})],
-    ids=["nodes", "pods too"],
+    [
+        ({}, {}),
+        ({"rbac": {"pods": True}}, {"refresh.pods": "on"}),
+        ({"scheduler": {"enabled": True}}, {}),
+        ({"scheduler": {"enabled": True, "profiles": BINDING}}, {}),
+    ],
+    ids=["nodes", "pods too", "extender", "extender that binds"],
 )
 def test_the_service_runs_with_these_settings_and_uses_every_right_that_it_has(
     tmp_path: Path, values: dict[str, Any], wanted: dict[str, str]
@@ -453,8 +495,14 @@ def test_the_service_runs_with_these_settings_and_uses_every_right_that_it_has(
             **wanted,
         }
         listener, url = listening()
-        async with serving(load(flags=flags, environ={}, file=config, cwd=tmp_path), listener) as watcher:
+        settings = load(flags=flags, environ={}, file=config, cwd=tmp_path)
+        async with serving(settings, listener, parts=(SchedulerPart(),) if settings.parts else ()) as watcher:
             await eventually(lambda: watcher.published, what="a first document")
+            if ("create", "v1/pods/binding") in rights:
+                binding = {"PodName": "web", "PodNamespace": "default", "PodUID": "web", "Node": "a"}
+                bind = f"{url}/scheduler/default/bind"
+                async with ClientSession() as session, session.post(bind, json=binding) as answer:
+                    assert {"Error": ""} == await answer.json()
             await eventually(lambda: {(each.verb, each.resource) for each in kube.asked} == rights, what="all rights")
             # what is refused is one of these
             assert not {"query_failed", "source"} & {each.kind for each in watcher.findings_document().findings}
@@ -467,6 +515,10 @@ def test_the_service_runs_with_these_settings_and_uses_every_right_that_it_has(
 
     with FakeKube() as kube:
         everything = {(verb, each) for verb in ("get", "list", "watch") for each in KINDS}
+        everything.add(("create", "v1/pods/binding"))
+        kube.put(
+            PODS, "default/web", metadata={"name": "web", "namespace": "default", "uid": "web"}, spec={}, status={}
+        )
         kube.forbidden = everything - rights
         kube.node("a")
         kube.usage("a", time=datetime.now(UTC).isoformat())
@@ -484,7 +536,24 @@ SCHEDULERS = {
 
 
 def test_there_is_a_configuration_for_each_plug_in() -> None:
-    assert SCHEDULERS.keys() == {path.name for path in (DEPLOY / "scheduler").iterdir()}
+    assert {*SCHEDULERS, "extender.yaml"} == {path.name for path in (DEPLOY / "scheduler").iterdir()}
+
+
+def test_the_extender_is_the_documented_one_and_asks_what_is_installed(manifests: list[Manifest]) -> None:
+    """By the name, namespace and port of the Service, and a profile that there is."""
+    text = (DEPLOY / "scheduler" / "extender.yaml").read_text()
+    assert [] == list(judge(text))
+    (extender,) = yaml.safe_load(text)["extenders"]
+    page = (REPOSITORY / "docs" / "scheduling.md").read_text()
+    (block,) = re.findall(r"```yaml\n(extenders:.*?)```", page, re.DOTALL)
+    (documented,) = yaml.safe_load(block)["extenders"]
+    assert "filter" == documented.pop("filterVerb")  # ours has it as a comment: its profile filters nothing
+    assert documented == extender
+    service = only(manifests, "Service")
+    (port,) = service["spec"]["ports"]
+    host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc:{port['port']}"
+    (profile,) = tomllib.loads(settings_in(kustomized(DEPLOY / "overlays" / "extender")))["scheduler"]
+    assert f"http://{host}/scheduler/{profile}" == extender["urlPrefix"]
 
 
 @pytest.mark.parametrize(("name", "plugin"), SCHEDULERS.items())

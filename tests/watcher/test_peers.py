@@ -7,7 +7,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from watcher import handover
 from watcher.api.runner import Runner
 from watcher.handover import Origin
 from watcher.model import METRIC_BY_KEY, Provenance, Restored, SampleBlock, TickRecord, Window
+from watcher.parts import Part
 from watcher.peers import Peers
 from watcher.providers.base import provenance
 from watcher.providers.metrics_server import MetricsServerProvider, plan_of
@@ -71,9 +72,9 @@ def settings_for(directory: Path, kube: FakeKube, *, peers: list[str] | None = N
 
 
 @asynccontextmanager
-async def serving(settings: Settings, listener: socket.socket) -> AsyncIterator[Watcher]:
+async def serving(settings: Settings, listener: socket.socket, *, parts: Sequence[Part] = ()) -> AsyncIterator[Watcher]:
     """A replica behind its socket."""
-    watcher = Watcher(settings)
+    watcher = Watcher(settings, parts=parts)
     runner = Runner(watcher.app, shutdown_timeout=1.0)
     try:
         await runner.setup()

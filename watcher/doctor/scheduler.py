@@ -165,10 +165,17 @@ def _judge(configuration: Mapping[str, Any]) -> Iterator[Result]:
         scoring = [plugin for plugin in TRIMARAN if plugins.runs(plugin, "score")]
         yield from _judge_profile(each, plugins, scoring, where=f"profile {name}")
         score_by_load |= bool(scoring)
-    if not score_by_load:
+    if not score_by_load and not _asks_our_extender(configuration):
         cure = "enable one, for example plugins.score.enabled: [{name: TargetLoadPacking}]"
         yield fail(f"no profile enables a plug-in that scores by load ({', '.join(TRIMARAN)})", cure)
     yield from _lease(configuration, names)
+
+
+def _asks_our_extender(configuration: Mapping[str, Any]) -> bool:
+    """Whether nodes are scored by an extender with a path like ours, /scheduler/PROFILE."""
+    extenders = configuration.get("extenders")
+    given = [each for each in extenders if isinstance(each, dict)] if isinstance(extenders, list) else []
+    return any(each.get("prioritizeVerb") and "/scheduler/" in str(each.get("urlPrefix")) for each in given)
 
 
 def _version(configuration: Mapping[str, Any]) -> Iterator[Result]:

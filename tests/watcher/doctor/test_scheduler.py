@@ -165,6 +165,23 @@ def test_all_disabled_at_score_disables_what_is_enabled_everywhere_too():
     assert any("no profile enables a plug-in that scores by load" in each.what for each in found)
 
 
+@pytest.mark.parametrize(
+    ("extenders", "missing"),
+    [
+        ([{"urlPrefix": "http://a/scheduler/default", "prioritizeVerb": "prioritize"}], False),
+        ([{"urlPrefix": "http://a/scheduler/default", "filterVerb": "filter"}], True),
+        ([{"urlPrefix": "http://a/other", "prioritizeVerb": "prioritize"}], True),
+        (["odd"], True),
+        ("odd", True),
+    ],
+    ids=str,
+)
+def test_our_extender_scores_by_load(extenders: object, missing: bool):
+    """In the place of a plug-in, unless it is only asked to filter."""
+    found = told({**changed("profiles", 0, "plugins", to={}), "extenders": extenders})
+    assert missing == any("no profile enables a plug-in that scores by load" in each.what for each in found)
+
+
 def test_arguments_of_a_plugin_that_is_not_enabled_do_nothing():
     """Why does my configuration do nothing?"""
     found = told(changed(*SCORE, "enabled", to=[{"name": "LoadVariationRiskBalancing"}]))

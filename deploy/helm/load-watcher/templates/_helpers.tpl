@@ -30,7 +30,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* Whether pods use the Kubernetes API; "" if not. */}}
 {{- define "load-watcher.asksKubernetes" -}}
-{{- if or .Values.rbac.nodes (include "load-watcher.metricsServer" .) }}true{{ end -}}
+{{- if or .Values.rbac.nodes .Values.scheduler.enabled (include "load-watcher.metricsServer" .) }}true{{ end -}}
+{{- end -}}
+
+{{/* Whether a profile binds pods; "" if none does. */}}
+{{- define "load-watcher.binds" -}}
+{{- $binds := "" -}}
+{{- if .Values.scheduler.enabled -}}
+{{- range $name, $profile := .Values.scheduler.profiles -}}
+{{- if and $profile $profile.bind }}{{ $binds = "true" }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- $binds -}}
 {{- end -}}
 
 {{- define "load-watcher.scheme" -}}
@@ -45,16 +56,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $_ := set $peers "urls" (list (printf "%s://%s-headless:2020" (include "load-watcher.scheme" .) (include "load-watcher.fullname" .))) -}}
 {{- end -}}
 {{- $_ := set $config "peers" $peers -}}
+{{- if .Values.scheduler.enabled -}}
+{{- $_ := set $config "scheduler" .Values.scheduler.profiles -}}
+{{- end -}}
 {{- include "load-watcher.toml" (dict "table" $config "path" "") -}}
 {{- end -}}
 
-{{/* A table as TOML: its values first, as JSON, which TOML reads too; then the tables in it. Helm's own toToml writes
-whole numbers as 2020.0. */}}
+{{/* A table as TOML: its values first, then the tables in it. Helm's own toToml writes whole numbers as 2020.0. */}}
 {{- define "load-watcher.toml" -}}
 {{- $path := .path -}}
 {{- range $key, $value := .table -}}
 {{- if and (not (kindIs "map" $value)) (not (kindIs "invalid" $value)) }}
-{{ include "load-watcher.tomlKey" $key }} = {{ toJson $value }}
+{{ include "load-watcher.tomlKey" $key }} = {{ include "load-watcher.tomlValue" $value }}
 {{- end -}}
 {{- end -}}
 {{- range $key, $value := .table -}}
@@ -64,6 +77,26 @@ whole numbers as 2020.0. */}}
 [{{ $inner }}]
 {{- include "load-watcher.toml" (dict "table" $value "path" $inner) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A value as TOML: as JSON, which TOML reads too, but for tables inside of lists. */}}
+{{- define "load-watcher.tomlValue" -}}
+{{- $parts := list -}}
+{{- if kindIs "map" . -}}
+{{- range $key, $value := . -}}
+{{- if not (kindIs "invalid" $value) -}}
+{{- $parts = append $parts (printf "%s = %s" (include "load-watcher.tomlKey" $key) (include "load-watcher.tomlValue" $value)) -}}
+{{- end -}}
+{{- end -}}
+{{- printf "{ %s }" (join ", " $parts) -}}
+{{- else if kindIs "slice" . -}}
+{{- range . -}}
+{{- $parts = append $parts (include "load-watcher.tomlValue" .) -}}
+{{- end -}}
+{{- printf "[%s]" (join ", " $parts) -}}
+{{- else -}}
+{{- toJson . -}}
 {{- end -}}
 {{- end -}}
 
