@@ -62,7 +62,8 @@ class PeaksArgs(Arguments, frozen=True, kw_only=True, forbid_unknown_fields=True
 def rises(models: F64, current: F64, predicted: F64) -> F64:
     """Watts [n]; `models` [n, 2] are K1 and K2."""
     k1, k2 = models[:, 0], models[:, 1]
-    watts: F64 = k1 * (np.exp(k2 * predicted) - np.exp(k2 * current))
+    with np.errstate(over="ignore"):  # where the load is above 100 percent, and `predicted` NaN
+        watts: F64 = k1 * (np.exp(k2 * predicted) - np.exp(k2 * current))
     return watts
 
 

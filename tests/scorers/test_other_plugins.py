@@ -95,6 +95,15 @@ def test_the_models_may_stand_in_a_file(tmp_path, monkeypatch):
         make(Peaks, {"NodePowerModel": {"a": {**MODEL, "k2": 90}}}, Table())
 
 
+def test_a_load_beyond_all_of_the_cpu_takes_no_power_and_warns_of_nothing():
+    """Measured load may go above 100 percent, where a steep model is no number any more."""
+    cluster = table([node("a", {"cpu": "1"})], loads=load({"a": {("CPU", "AVG"): 150.0}}))
+    plugin, _ = make(Peaks, {"NodePowerModel": {"a": {**MODEL, "k2": 6.9}}}, cluster)
+    scores = plugin.score(info(), cluster, rows(cluster), now=NOW)
+    assert scores.values.tolist() == [0.0]
+    assert "more than there is" in scores.reason(0)
+
+
 # --- HighLoadFilter --------------------------------------------------------------------------------------------------
 
 REASON = {None: 0, "cpu": 1, "memory": 2, "metrics-unavailable": 3, "metrics-stale": 4}
