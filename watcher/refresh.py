@@ -171,6 +171,7 @@ class Refresher:
         self._guard = Guard(config.limits)
         self._index: NodeIndex | None = None  # of this tick; None: names stay as the source gives them
         self._naming = Naming()
+        self._strange = False  # no name is a node's; there was a log line
         self._restored: Restored | None = None
         self._spans = Spans(reach=config.reach, interval=config.interval, remembers=provider.remembers)
         self._provenance: dict[str, Provenance] = {}
@@ -352,6 +353,7 @@ class Refresher:
         fetched_at = self._clock.now()
         await self._take_in(fetch, now=fetched_at, present=True)
         await self._digest(now=fetched_at)
+        self._tell_strangers()
         self._account(fetch, now=now, since=since)
         if fetch.plans and self._spans.complete:
             self._restored = None  # all of it is in the history now
@@ -518,9 +520,27 @@ class Refresher:
                 await self.directory.settle(NAMES_S if self.published is None else NAMES_AT_LEISURE_S)
         before, self._index = self._index, await self.directory.index()
         if before is None and self._index is not None:
-            log.info("the cluster has %s nodes; what the source tells of goes by their names", len(self._index.nodes))
+            log.info(
+                "the cluster has %s nodes; what the source tells of them goes by their names", len(self._index.nodes)
+            )
         if trouble := self.directory.trouble():
             self.findings.add([Finding(FindingKind.NODE_NAMES, "", "", self._clock.now(), trouble, Remedy.REPORTED)])
+
+    def _tell_strangers(self) -> None:
+        """A log line when schedulers find no load, since none of the names served is a node's, and one at the end."""
+        if self._index is None or self.published is None or not (self._index.nodes and self.published.snapshot.nodes):
+            return
+        strange = set(self.published.snapshot.nodes).isdisjoint(self._index.nodes)
+        if strange and not self._strange:
+            log.warning(
+                "no name of the source is a node of the cluster, so schedulers find no load: the source has %s, "
+                "the cluster %s; load-watcher doctor says more",
+                self.published.snapshot.nodes[0],
+                next(iter(self._index.nodes)),
+            )
+        elif self._strange and not strange:
+            log.info("names of the source are nodes of the cluster now")
+        self._strange = strange
 
     def _named(self, batches: Iterable[SeriesBatch], *, now: float, present: bool) -> list[Named]:
         """The batches under the names of nodes; as they are where those are not known."""

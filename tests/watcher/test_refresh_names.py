@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,6 +136,24 @@ def test_names_that_come_late_take_the_history_along() -> None:
         assert {} == tale.refresher.published.snapshot.lost  # type: ignore[union-attr]
 
     play(Tale(Told(None), source=MemorySource(remembers=False)), story)
+
+
+def test_names_of_which_none_is_a_node_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """All is well but for the only thing that counts, so it is said once; and once when it has passed."""
+    caplog.set_level(logging.INFO, logger="watcher.refresh")
+
+    async def story(tale: Tale) -> None:
+        for _ in range(3):
+            await tale.tick("stranger")
+        await tale.tick("stranger", A)
+        await tale.tick("stranger", A)
+
+    play(Tale(Told(NODES)), story)
+    told = [line for line in caplog.messages if "of the source" in line]
+    assert ["no name of the source is a node of the cluster", "names of the source are nodes of the cluster now"] == [
+        line.partition(",")[0] for line in told
+    ]
+    assert "the source has stranger, the cluster a;" in told[0]
 
 
 def test_a_restart_goes_on_under_the_names_of_the_cluster() -> None:

@@ -171,7 +171,7 @@ async def nodes(examination: Examination) -> Sequence[Result]:
     strange = list(_strange(visit, index))
     if not known:
         told = f"the source's {some(visit.names)}, the cluster's {some(tuple(index.nodes))}"
-        return [*strange, fail(f"no name of the source is a node of the cluster: {told}", _cure(visit))]
+        return [*strange, fail(f"no name of the source is a node of the cluster: {told}", _cure(visit, whole=True))]
     results = [ok(f"{_evidence(visit, index)}: {some_of(known, tuple(index.nodes))}"), *strange]
     missing = index.without_series(visit.nodes)
     if missing and examination.the(Settings).provider.name != "host":
@@ -203,7 +203,10 @@ def _strange(visit: Visit, index: NodeIndex) -> Iterator[Result]:
         yield warn(f"{len(unmapped) - NAMED_AT_MOST} more names of the source are no node's", _cure(visit))
 
 
-def _cure(visit: Visit) -> str:
+def _cure(visit: Visit, *, whole: bool = False) -> str:
+    """Of a name that is no node's, or of the whole source where none is."""
+    if visit.named and whole:
+        return f"are the source and the kubeconfig those of the same cluster? If so: {LABEL_CURE}"
     if visit.named:
         return f"is it a machine outside of the cluster? Then nothing is wrong. Else: {LABEL_CURE}"
     if visit.refresher.provider.source == "Host":

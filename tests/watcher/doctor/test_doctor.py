@@ -686,6 +686,8 @@ def test_no_name_of_the_source_is_a_node():
         off = ask_with_cluster(server, "10.0.0.7 10.0.0.8", "--set", "kubernetes.node_names=off")
     line = strangers.one("nodes", "fail", "the source's apple, pear, the cluster's node-1")
     assert "provider.node_label" in line.cure
+    assert "same cluster?" in line.cure
+    assert "nothing is wrong" in strangers.one("nodes", "warn", "apple is no name").cure
     assert "kubernetes.node_names" in off.one("nodes", "fail", "the source's 10.0.0.7, 10.0.0.8").cure
     off.one("nodes", "warn", "10.0.0.7 is node node-1 (by its InternalIP)")
     off.one("permissions", "skipped")
