@@ -13,8 +13,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from watcher.capacities import capacities_of
 from watcher.kube import NODES, Informer, KubeClient, KubeError, KubeUnreachable, Node, find_access
 from watcher.names import KnownNode, NodeIndex
+from watcher.node_metrics import Capacity
 
 if TYPE_CHECKING:
     from watcher.settings import Settings
@@ -74,6 +76,10 @@ class ClusterNodes:
             # thousands of nodes are tens of milliseconds, and their status changes every few seconds: not for each
             self._index = await asyncio.to_thread(NodeIndex, tuple(self._nodes.values()))
         return self._index
+
+    async def capacities(self) -> Mapping[str, Capacity]:
+        """How large the nodes are; nothing as long as no list has come."""
+        return await asyncio.to_thread(capacities_of, dict(self._informer.objects))
 
     def trouble(self) -> str:
         """Why the list is not there, or may be out of date, and what to do about it; empty while all is well."""

@@ -8,8 +8,8 @@ for nothing.
 A ring holds one value a slot and node, slot-major: row (slot mod rows), so that sums over time run along contiguous
 memory and a new slot is one row. Beside the value stands the true time, as milliseconds after the slot's start.
 
-Pure: no I/O and no clock. Not thread-safe but for `statistic`, which may be called from another thread while the
-owner appends: both hold the lock.
+Pure: no I/O and no clock. Not thread-safe but for `statistic` and `samples`, which may be called from another
+thread while the owner appends: all of them hold the lock.
 """
 
 from __future__ import annotations
@@ -289,18 +289,24 @@ class History:
     def statistic(self, name: str, operator: Operator, *, end: float, nodes: Sequence[str]) -> F64:
         """Maximum or percentile (linear interpolation, as NumPy and PromQL do) of each window that ends at `end`, for
         `nodes`; [W, len(nodes)], NaN where there is no sample. May be called from any thread."""
-        out = np.full((len(self.windows), len(nodes)), np.nan)
+        values, _ = self.samples(name, end=end, nodes=nodes)
+        return np.array([quantile(values[:length], QUANTILE[operator]) for length in self._lengths])
+
+    def samples(self, name: str, *, end: float, nodes: Sequence[str]) -> tuple[F64, F64]:
+        """Values and times of a metric over the longest window that ends at `end`, for `nodes`; each [slots,
+        len(nodes)], newest slot first, NaN where there is none. A carried value has no time. May be called from any
+        thread."""
+        values = np.full((self._lengths[-1], len(nodes)), np.nan)
+        time = values.copy()
         with self._lock:
-            if name not in self._rings or self._head is None:
-                return out
+            if name not in self._rings or self._head is None or not np.isfinite(end):
+                return values, time
             columns = np.array([self._index.get(node, -1) for node in nodes], dtype=np.int64)
             end_slot = int(end // self.resolution)
             recent = self._unroll(name, end_slot=end_slot, rows=self._lengths[-1], columns=len(self._names))
         known = columns >= 0
-        values = recent.values[:, columns[known]]
-        for window, length in enumerate(self._lengths):
-            out[window, known] = quantile(values[:length], QUANTILE[operator])
-        return out
+        values[:, known], time[:, known] = recent.values[:, columns[known]], recent.time[:, columns[known]]
+        return values, time
 
     # --- what the store keeps ----------------------------------------------------------------------------------------
 

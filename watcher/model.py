@@ -293,6 +293,9 @@ class Snapshot:
     """known node that vanished with many others in a partial outage -> its last sample's time; not empty means that
     the list of all nodes would be a remnant and is not served (503)"""
     on_demand: Callable[[str, Operator], F64] | None = None
+    samples: Callable[[str], tuple[F64, F64]] | None = None
+    """metric name -> the values behind the longest window and their times, each [slots, n], newest slot first; NaN
+    where there is none, and a carried value has no time"""
 
 
 @dataclass(frozen=True, slots=True)

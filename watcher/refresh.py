@@ -25,6 +25,7 @@ from typing import ParamSpec, Protocol, TypeVar
 import numpy as np
 
 from watcher import names, review
+from watcher.capacities import KnowsCapacities
 from watcher.findings import FindingLog
 from watcher.history import History
 from watcher.model import (
@@ -49,6 +50,7 @@ from watcher.model import (
 )
 from watcher.names import NodeIndex
 from watcher.naming import Named, Naming, follow
+from watcher.node_metrics import Capacity
 from watcher.outage import Guard
 from watcher.pod_refresh import PodConfig, PodRefresher
 from watcher.pods import PODS
@@ -233,6 +235,15 @@ class Refresher:
         self.published = other.published
         if other.published is not None and np.isfinite(other.published.snapshot.end):
             self._restored = await other.samples()
+
+    async def capacities(self) -> Mapping[str, Capacity]:
+        """How large nodes are, as far as the source or the cluster's node list has it at hand."""
+        found: dict[str, Capacity] = {}
+        sources: tuple[object, ...] = (self.provider, self.directory)
+        for one in sources:
+            if isinstance(one, KnowsCapacities):
+                found |= await one.capacities()
+        return found
 
     async def samples(self) -> Restored | None:
         """All samples and where they come from, as a store would give them back."""

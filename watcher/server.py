@@ -15,6 +15,7 @@ import asyncio
 import errno
 import gc
 import logging
+import math
 import os
 import secrets
 import signal
@@ -39,6 +40,7 @@ from watcher.exposition import View
 from watcher.handover import Origin
 from watcher.heap import share_one_heap
 from watcher.model import FindingsDocument, MetricType, Operator, ProviderHealth, Restored, Window
+from watcher.node_metrics import Capacity, CollectPolicy
 from watcher.parts import Part
 from watcher.peers import Peers
 from watcher.pods import PublishedPods
@@ -286,6 +288,17 @@ class Watcher:
 
     def warming_up(self) -> str:
         return self._refresher.warming_up()
+
+    @property
+    def collect_policy(self) -> CollectPolicy:
+        koordinator, refresh = self.settings.koordinator, self.settings.refresh
+        return CollectPolicy(
+            report_interval_s=max(koordinator.report_interval, math.ceil(refresh.interval)),
+            aggregate_duration_s=min(koordinator.aggregate_duration, refresh.windows[-1].seconds),
+        )
+
+    async def capacities(self) -> Mapping[str, Capacity]:
+        return await self._refresher.capacities()
 
     async def samples(self) -> bytes | None:
         restored = await self._refresher.samples()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -88,6 +89,7 @@ def _assemble(history: History, fleet: _Fleet, verdict: Verdict, *, source: str,
         quarantined=frozenset(fleet.nodes[row] for row in np.flatnonzero(verdict.quarantined).tolist()),
         lost=dict(verdict.lost),
         on_demand=OnDemand(history, end=history.end, nodes=nodes, metrics=metrics),
+        samples=partial(history.samples, end=history.end, nodes=nodes),
     )
 
 

@@ -20,6 +20,7 @@ from watcher.api.routing import Route
 from watcher.api.runner import make_runner
 from watcher.api.service import StoredSeries
 from watcher.model import F32, I64, FindingsDocument, Operator, ProviderHealth, Window
+from watcher.node_metrics import Capacity, CollectPolicy
 from watcher.pods import PublishedPods
 from watcher.providers.base import QueryPlan
 from watcher.publish import Published
@@ -79,6 +80,8 @@ class FakeService:
     time: float = 1_700_000_001.0
     wrong: str = ""
     missing: str = ""
+    sizes: Mapping[str, Capacity] = field(default_factory=dict)
+    collect_policy: CollectPolicy = field(default_factory=CollectPolicy)
     handed: bytes | None = b"samples"
     detail: dict[str, object] = field(default_factory=lambda: {"store": {"ok": True}})
     found: FindingsDocument = field(default_factory=lambda: FindingsDocument(1_700_000_001, "enforce", [], []))
@@ -93,6 +96,9 @@ class FakeService:
     def want_pods(self) -> str:
         self.wanted += 1
         return self.no_pods
+
+    async def capacities(self) -> Mapping[str, Capacity]:
+        return self.sizes
 
     def monotonic(self) -> float:
         return self.clock

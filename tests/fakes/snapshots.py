@@ -57,6 +57,7 @@ def snapshot_of(
         quarantined=frozenset(quarantined),
         lost=dict(lost or {}),
         on_demand=lambda name, operator: history.statistic(name, operator, end=history.end, nodes=nodes),
+        samples=lambda name: history.samples(name, end=history.end, nodes=nodes),
     )
 
 

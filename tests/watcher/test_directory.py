@@ -14,6 +14,7 @@ from tests.waiting import eventually
 from watcher.directory import ClusterNodes, read_index, wanted
 from watcher.kube import Access, KubeClient, KubeForbidden
 from watcher.names import Evidence, KnownNode, NodeIndex
+from watcher.node_metrics import Capacity
 from watcher.settings import SettingsError, load
 
 LABEL = "kubernetes.io/hostname"
@@ -219,3 +220,16 @@ def test_who_only_explains_names_asks_once(tmp_path: Path):
         server.forbidden.add(("list", NODES))
         with pytest.raises(KubeForbidden, match="it will not list nodes"):
             asyncio.run(read_index(settings))
+
+
+def test_the_size_of_nodes_is_known_with_them():
+    """Of those that tell it."""
+    with FakeKube() as server:
+        server.node("a", cpu="4", memory="8Gi")
+        put(server, "bare", "10.0.0.1")
+
+        async def work(nodes: ClusterNodes) -> None:
+            await nodes.settle(60.0)
+            assert {"a": Capacity(4000, 8 << 30)} == await nodes.capacities()
+
+        follow(server, work)

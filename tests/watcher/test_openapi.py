@@ -17,6 +17,7 @@ from tests.fakes.snapshots import publish, small_fleet, snapshot_of
 from watcher.api.openapi import Answer, Operation, Parameter
 from watcher.api.routing import Route
 from watcher.model import FindingEntry, FindingsDocument, MetricType, Operator, ProviderHealth, QuerySource
+from watcher.node_metrics import Capacity
 
 FINDINGS = FindingsDocument(
     timestamp=1_700_000_001,
@@ -29,7 +30,8 @@ FINDINGS = FindingsDocument(
 def service() -> FakeService:
     fleet = publish(snapshot_of(small_fleet(), ages={"node-2": 120.5}))
     pods = publish_pods(small_pods())
-    return FakeService(published=fleet, pods=pods, found=FINDINGS, series=[stored({1_699_999_800: 12.5})])
+    sizes = {"node-1": Capacity(4000, 16 << 30)}
+    return FakeService(published=fleet, pods=pods, sizes=sizes, found=FINDINGS, series=[stored({1_699_999_800: 12.5})])
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +69,8 @@ def test_every_path_is_described(document):
         "/watcher/health",
         "/api/v1/columns",
         "/api/v1/pods",
+        "/api/v1/nodemetrics",
+        "/api/v1/nodemetrics/{host}",
         "/api/v1/history",
         "/api/v1/findings",
         "/api/v1/samples",
@@ -127,6 +131,11 @@ LIVE = [
     ("/api/v1/pods", "/api/v1/pods"),
     ("/api/v1/pods", "/api/v1/pods?host=node-2&namespace=b"),
     ("/api/v1/pods", "/api/v1/pods?host=nope"),
+    ("/api/v1/nodemetrics", "/api/v1/nodemetrics"),
+    ("/api/v1/nodemetrics/{host}", "/api/v1/nodemetrics/node-1"),
+    ("/api/v1/nodemetrics/{host}", "/api/v1/nodemetrics/node-2"),
+    ("/api/v1/nodemetrics/{host}", "/api/v1/nodemetrics/nope"),
+    ("/api/v1/nodemetrics", "/api/v1/nodemetrics?x"),
     ("/api/v1/history", "/api/v1/history?host=node-1"),
     ("/api/v1/history", "/api/v1/history?host=node-1&shape=rows"),
     ("/api/v1/findings", "/api/v1/findings"),

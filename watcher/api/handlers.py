@@ -28,6 +28,7 @@ from multidict import CIMultiDict
 
 from watcher.api import openapi, operations
 from watcher.api.negotiation import choose
+from watcher.api.node_metrics import Reported, period_of
 from watcher.api.operations import MSGPACK, AliveDocument, HealthDocument, ProviderState, ReadyDocument, SnapshotState
 from watcher.api.parameters import (
     check_range,
@@ -73,6 +74,7 @@ from watcher.api.routing import JSON, Access, ApiError, Handler, Protection, Rou
 from watcher.api.series import history_body
 from watcher.api.service import HistoryUnavailable, Service
 from watcher.model import METRICS, Column, default_window
+from watcher.node_metrics import CollectPolicy, make_report
 from watcher.pods import PublishedPods
 from watcher.publish import Document, Encoding, Published, Selection, Shape, columns
 from watcher.telemetry import CONTENT_TYPE as EXPOSITION
@@ -189,6 +191,8 @@ class Api:
         self._kept = Kept(KEPT_BYTES)
         self._answering: _Answering | None = None
         self._pods_kept = ("", Kept(KEPT_BYTES))  # bodies of what is published under that tag
+        self._reported: Reported | None = None
+        self._reports = 0
         self._page = page_of(WEB / "index.html")
 
     # --- the load of nodes -------------------------------------------------------------------------------------------
@@ -346,6 +350,78 @@ class Api:
             kept.put(key, body)
         return body
 
+    # --- Koordinator -------------------------------------------------------------------------------------------------
+
+    async def node_metrics(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """The NodeMetrics of all nodes."""
+        query_values(request.rel_url.raw_query_string, known=())
+        current, _ = self._current()
+        refuse_remnant(current.published)
+        reported = await self._report(current.published)
+        reported.check()
+        encoding = encoding_for(request)
+        etag = reported.etag(None, encoding)
+        headers = reported.headers(etag, encoding, scope=self._scope, monotonic=self._service.monotonic())
+        if has_it(request, etag):
+            return not_modified(headers)
+        return sent(await self._all_node_metrics(reported, encoding), headers)
+
+    async def node_metric(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """The NodeMetric of one node."""
+        query_values(request.rel_url.raw_query_string, known=())
+        current, _ = self._current()
+        (host,) = captured
+        row_of(current.published, host)
+        reported = await self._report(current.published)
+        body = reported.one(host)
+        encoding = encoding_for(request) if len(body) > SMALL_BODY else plain_encoding_for(request)
+        etag = reported.etag(host, encoding)
+        headers = reported.headers(etag, encoding, scope=self._scope, monotonic=self._service.monotonic())
+        if has_it(request, etag):
+            return not_modified(headers)
+        if encoding is not Encoding.IDENTITY:
+            body = await self._in_thread(partial(compressed, body, encoding))
+        return sent(body, headers)
+
+    async def _report(self, published: Published) -> Reported:
+        """The report of the period, made now if there is none yet, or if that one is too old to be served."""
+        service, reported = self._service, self._reported
+        period = period_of(published, service.collect_policy)
+        if (
+            reported is not None
+            and reported.period == period
+            and reported.published.age(service.monotonic()) <= service.max_staleness
+        ):
+            return reported
+        reported = await self._shared((published.tag, period), partial(self._make_report, published, period))
+        self._reported = reported
+        return reported
+
+    async def _make_report(self, published: Published, period: tuple[CollectPolicy, int]) -> Reported:
+        service = self._service
+        service.want_pods()
+        pods = service.pods
+        if pods is not None and pods.age(service.monotonic()) > service.max_staleness:
+            pods = None
+        capacities = await service.capacities()
+        make = partial(make_report, published.snapshot, capacities=capacities, pods=pods, policy=period[0])
+        report = await self._in_thread(make)
+        self._reports += 1
+        return Reported(period, published, report, f"{published.tag}-nodemetrics-{self._reports:x}")
+
+    async def _all_node_metrics(self, reported: Reported, encoding: Encoding) -> bytes:
+        """All NodeMetrics in a content coding; the plain body is made and kept first."""
+        key = reported.etag(None, encoding)
+        body = reported.kept.get(key)
+        if body is None:
+            if encoding is Encoding.IDENTITY:
+                body = await self._once(key, reported.report.body)
+            else:
+                text = await self._all_node_metrics(reported, Encoding.IDENTITY)
+                body = await self._once(key, partial(compressed, text, encoding))
+            reported.kept.put(key, body)
+        return body
+
     # --- what was, and what was found --------------------------------------------------------------------------------
 
     async def history(self, request: web.Request, captured: Sequence[str]) -> web.Response:
@@ -472,6 +548,8 @@ class Api:
             Route("/watcher/{host}", "watcher_host", self.watcher_host, operations.WATCHER_HOST),
             Route("/api/v1/columns", "columns", self.columns, operations.COLUMNS),
             Route("/api/v1/pods", "pods", self.pods, operations.PODS),
+            Route("/api/v1/nodemetrics", "node_metrics", self.node_metrics, operations.NODE_METRICS),
+            Route("/api/v1/nodemetrics/{host}", "node_metric", self.node_metric, operations.NODE_METRIC),
             Route("/api/v1/history", "history", self.history, operations.HISTORY),
             Route("/api/v1/findings", "findings", self.findings, operations.FINDINGS),
             Route("/api/v1/samples", "samples", self.samples, operations.SAMPLES),

@@ -20,6 +20,7 @@ from watcher.model import (
     PodsDocument,
     WatcherDocument,
 )
+from watcher.node_metrics import KoordinatorNodeMetric, KoordinatorNodeMetricList
 from watcher.publish import Shape
 
 
@@ -134,6 +135,28 @@ PODS = Operation(
         Parameter("namespace", "only pods in these namespaces", repeatable=True),
     ),
     'Under refresh.pods = "auto" the source is asked for pods from the first request on, so the first answer is 404.',
+)
+NODE_METRICS = Operation(
+    "The windows as Koordinator NodeMetrics",
+    {
+        200: Answer("those of all nodes that have one", KoordinatorNodeMetricList),
+        304: _NOT_MODIFIED,
+        400: _BAD,
+        404: failure("no_metrics: nothing is known yet; no_node_metric: no node has one, and why"),
+        503: _STALE,
+    },
+    description="Made once in each koordinator.report_interval. Nodes whose capacity is not known are left out.",
+)
+NODE_METRIC = Operation(
+    "The windows of one node as a Koordinator NodeMetric",
+    {
+        200: Answer("the NodeMetric", KoordinatorNodeMetric),
+        304: _NOT_MODIFIED,
+        400: _BAD,
+        404: failure("no_metrics; unknown_host: a node of that name; no_node_metric: it has none, and why"),
+        503: _STALE,
+    },
+    (HOST_IN_PATH,),
 )
 HISTORY = Operation(
     "Stored windows of one node over time",

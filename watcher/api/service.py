@@ -7,10 +7,11 @@ take their time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from watcher.model import F32, I64, FindingsDocument, Operator, ProviderHealth, Window
+from watcher.node_metrics import Capacity, CollectPolicy
 from watcher.pods import PublishedPods
 from watcher.publish import Published
 
@@ -86,6 +87,15 @@ class Service(Protocol):
 
     def warming_up(self) -> str:
         """Empty once what is published rests on windows, else what they wait for."""
+        ...
+
+    @property
+    def collect_policy(self) -> CollectPolicy:
+        """How often NodeMetrics are made, and over how long they average."""
+        ...
+
+    async def capacities(self) -> Mapping[str, Capacity]:
+        """How large nodes are, by name, as far as it is known."""
         ...
 
     async def samples(self) -> bytes | None:

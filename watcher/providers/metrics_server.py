@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from watcher.capacities import capacities_of
 from watcher.kube import (
     NODE_METRICS,
     NODES,
@@ -42,6 +43,7 @@ from watcher.kube import (
 )
 from watcher.kube.times import read_duration, read_time
 from watcher.model import F64, METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch
+from watcher.node_metrics import Capacity
 from watcher.providers.asking import AHEAD_S, BEHIND_S
 from watcher.providers.base import (
     Fetch,
@@ -221,6 +223,10 @@ class MetricsServerProvider:
             return await self._pods.fetch(now)
         except KubeError as error:
             raise _translate(error) from error
+
+    async def capacities(self) -> Mapping[str, Capacity]:
+        """How large the cluster's nodes are."""
+        return await asyncio.to_thread(capacities_of, dict(self._nodes.objects))
 
     def _had(self) -> list[str]:
         return [key for key in self.keys if key in RESOURCES]

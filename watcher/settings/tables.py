@@ -663,6 +663,27 @@ class MetricsSettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
+class KoordinatorSettings(Table):
+    """The collect policy of the NodeMetrics at /api/v1/nodemetrics, with koordlet's defaults."""
+
+    report_interval: int = field(
+        default=60,
+        metadata=about(
+            values.whole_seconds(lowest=30, highest=3600),
+            "How often NodeMetrics are made anew; at least refresh.interval, whatever stands here.",
+        ),
+    )
+    aggregate_duration: int = field(
+        default=300,
+        metadata=about(
+            values.whole_seconds(lowest=60, highest=86400),
+            "Over how long the usage of nodes and pods is averaged; at most the longest of refresh.windows, whatever "
+            "stands here.",
+        ),
+    )
+
+
+@dataclass(frozen=True, repr=False)
 class LogSettings(Table):
     """What is logged, and how. The log goes to standard error."""
 
@@ -692,6 +713,7 @@ TABLES: Mapping[str, type[Table]] = {
     "store": StoreSettings,
     "peers": PeersSettings,
     "metrics": MetricsSettings,
+    "koordinator": KoordinatorSettings,
     "log": LogSettings,
 }
 PARTS = ("scheduler", "agent", "qrm")
@@ -716,6 +738,7 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     peers: PeersSettings = field(default_factory=PeersSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    koordinator: KoordinatorSettings = field(default_factory=KoordinatorSettings)
     log: LogSettings = field(default_factory=LogSettings)
     parts: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold secrets that only their part knows
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -311,3 +311,6 @@ def test_the_service_tells_what_pods_use(tmp_path: Path, run_service: RunService
         assert (["kube-system"], ["dns"], ["b"]) == (document["namespace"], document["pod"], document["node"])
         assert ([0.25], [2**30], "working_set") == (document["cores"], document["bytes"], document["bytes_kind"])
         assert {"a", "b"} == set(service.get("/watcher").json()["data"]["NodeMetricsMap"])
+        status = service.get("/api/v1/nodemetrics/b").json()["status"]
+        assert {"cpu": "1000m", "memory": str(2 << 30)} == status["nodeMetric"]["nodeUsage"]["resources"]
+        assert ["dns"] == [pod["name"] for pod in status["podsMetric"]]

@@ -1,0 +1,37 @@
+"""How large nodes are, from whoever has it at hand: a copy of the cluster's node list, or the one machine that is the
+source. Needed where amounts are wanted of what the watcher knows in percent.
+
+Pure: no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from watcher.kube import Node, nano
+from watcher.node_metrics import Capacity
+
+
+@runtime_checkable
+class KnowsCapacities(Protocol):
+    """A provider or directory that knows how large nodes are."""
+
+    async def capacities(self) -> Mapping[str, Capacity]:
+        """By the node's name; only those that are known. Answers from memory."""
+        ...
+
+
+def capacities_of(nodes: Mapping[str, Node]) -> dict[str, Capacity]:
+    """Of `status.capacity`; a node whose cpu or memory is missing, no quantity, or nothing, is left out."""
+    found = {}
+    for name, node in nodes.items():
+        try:
+            capacity = Capacity(
+                nano(node.status.capacity["cpu"]) // 1_000_000, nano(node.status.capacity["memory"]) // 1_000_000_000
+            )
+        except (KeyError, ValueError):
+            continue
+        if min(capacity) > 0:
+            found[name] = capacity
+    return found
