@@ -155,7 +155,11 @@ def _checked_plugin(
     except ArgumentsError as error:
         for problem in error.problems:
             argument, _, what = problem.partition(": ")
-            reading.wrong(f"{key}.args.{argument}", what, f"docs/plugins.md has the arguments of {name}")
+            reading.wrong(
+                f"{key}.args.{argument}",
+                what,
+                f"docs/scheduling.md, or GET /scheduler/plugins of a running service, has the arguments of {name}",
+            )
         return None
     reading.notices.extend(notices)
     return PluginSettings(name, weight, dict(args), extension_points(factory))
