@@ -50,7 +50,6 @@ class Operator(StrEnum):
 
 
 DEFAULT_OPERATORS = (Operator.AVG, Operator.STD)
-ON_DEMAND_OPERATORS = (Operator.MAX, Operator.P50, Operator.P90, Operator.P95, Operator.P99)
 QUANTILE = {Operator.P50: 0.5, Operator.P90: 0.9, Operator.P95: 0.95, Operator.P99: 0.99, Operator.MAX: 1.0}
 
 

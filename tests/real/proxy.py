@@ -247,11 +247,6 @@ def values_become(*texts: Any) -> Fault:
     return rewritten(lambda rows: _with_values(rows, value))
 
 
-def only_nodes(keep: Callable[[str], bool], *, label: str = "instance") -> Fault:
-    """Only the rows of some nodes."""
-    return rewritten(lambda rows: [row for row in rows if keep(row["metric"].get(label, ""))])
-
-
 def renamed_label(before: str, after: str) -> Fault:
     """A label under another name, as after a change of relabelling."""
 

@@ -235,6 +235,7 @@ def test_a_server_that_is_down_at_the_start_is_waited_for(frail: PostgreSQL, cap
         async with opened(url, watcher="a") as store:
             assert not store.status.ok
             assert "Connection refused" in store.status.error
+            assert "look at the server" in store.status.error
             for k in range(3):
                 store.save(tick(START + 60 * k))
             await eventually(lambda: store.status.queued == 3, what="the ticks to wait")

@@ -229,7 +229,7 @@ class Store:
         except StoreAway as error:
             self._database.release()
             self._is_open = False
-            self._saving.begin(str(error), now=time.time())
+            self._saving.begin(f"{error}; {error.hint}" if error.hint else str(error), now=time.time())
         except BaseException:
             self._database.release()
             raise

@@ -300,7 +300,7 @@ class PostgresqlServer(Database):
             return StoreAway(message, hint="look at the server, the network, and user and password in store.url")
         if getattr(said, "sqlstate", None) == "42501":  # insufficient_privilege
             return StoreError(message, hint=_GRANT)
-        return StoreError(message)
+        return StoreError(message, hint=_PAGE)
 
     @property
     def driver_errors(self) -> tuple[type[Exception], ...]:
@@ -309,6 +309,7 @@ class PostgresqlServer(Database):
 
 
 _OTHER_NAME = "stop that one, or give this one a store.watcher_id of its own"
+_PAGE = "docs/store.md says what store.url may have in it, and what the database must have"
 _GRANT = "let the user of store.url make tables in its schema and write them: GRANT CREATE, USAGE ON SCHEMA …"
 _FIRST_RIGHTS = """
     SELECT NOT pg_is_in_recovery() AND has_schema_privilege(current_schema(), 'CREATE')

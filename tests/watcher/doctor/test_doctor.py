@@ -386,8 +386,10 @@ def test_a_database_on_a_server(server_database: str):
     elsewhere = re.sub(r"@[^/]*/", f"@127.0.0.1:{free_port()}/", server_database)
     away = doctor("--store-url", elsewhere, "--set", "provider.metrics=CPU")
     assert "the server" in away.one("database", "fail", "Connection refused").cure
+    odd = doctor("--store-url", f"{server_database}?sslmod=require", "--set", "provider.metrics=CPU")
+    assert "what store.url may have" in odd.one("database", "fail", "sslmod").cure
     password = server_database.partition("://")[2].partition("@")[0].partition(":")[2]
-    assert password not in away.output + said.output
+    assert password not in away.output + said.output + odd.output
 
 
 def test_a_place_where_no_database_can_be():

@@ -33,7 +33,6 @@ profiles:
 ARGS = ("profiles", 0, "pluginConfig", 0, "args")
 POINTS = ("profiles", 0, "plugins")
 SCORE = (*POINTS, "score")
-TWO = [{"name": "TargetLoadPacking"}, {"name": "LoadVariationRiskBalancing"}]
 GONE = object()
 
 
