@@ -35,7 +35,8 @@ from scorers.ranking import Filtered, Profile, Ranked
 from scorers.registry import UnknownPlugin, extension_points, factory_of, known_names
 from scorers.table import PodInfo, Table, identity, pod_info
 from watcher.api.openapi import Answer, Operation, Parameter, failure
-from watcher.api.routing import JSON, Access, ApiError, Route
+from watcher.api.routing import JSON, Access, ApiError, Route, has_certificate
+from watcher.bodies import read_at_most
 from watcher.kube import Pod
 
 log = logging.getLogger(__name__)
@@ -352,17 +353,15 @@ async def _unhurried(items: Iterable[T]) -> list[T]:
 
 
 async def _body(request: web.Request) -> bytes:
-    chunks = bytearray()
-    async for chunk in request.content.iter_any():
-        chunks += chunk
-        if len(chunks) > MOST_BODY:
-            raise ApiError(413, "too_large", f"more than {MOST_BODY >> 20} MB", "set nodeCacheCapable: true")
-    return bytes(chunks)
+    body = await read_at_most(request.content, MOST_BODY)
+    if body is None:
+        raise ApiError(413, "too_large", f"more than {MOST_BODY >> 20} MB", "set nodeCacheCapable: true")
+    return body
 
 
 def _may_bind(request: web.Request) -> bool:
     """kube-scheduler can present no token: a client certificate that was verified, or a caller on this machine."""
-    if request.transport is not None and request.transport.get_extra_info("peercert"):
+    if has_certificate(request):
         return True
     try:
         return ipaddress.ip_address(request.remote or "").is_loopback

@@ -135,7 +135,9 @@ class KoordinatorNodeMetricList(msgspec.Struct, rename="camel"):
 
 def percentile(values: F64, p: float) -> F64:
     """koordlet's percentile of each column of `values` [rows, n], NaN where empty: of the samples in ascending order
-    that with index int(count * p) - 1, at least 0. Never interpolated."""
+    that with index int(count * p) - 1, at least 0. Never interpolated. Raises ValueError without rows."""
+    if not len(values):
+        raise ValueError("there is no percentile of no samples")
     ordered = np.sort(values, axis=0)  # NaN comes last
     count = np.count_nonzero(~np.isnan(ordered), axis=0)
     index = np.maximum((count * p).astype(np.int64) - 1, 0)

@@ -18,13 +18,13 @@ from aiohttp import hdrs
 from yarl import URL
 
 from watcher import __version__
+from watcher.bodies import read_at_most
 from watcher.handover import NotTaken
 from watcher.model import Restored
 
 log = logging.getLogger(__name__)
 
 MAX_BODY = 256 << 20
-CHUNK = 1 << 16
 
 Read = Callable[[bytes], Restored]
 """Reads an answer, in a thread; raises NotTaken where it is not for us."""
@@ -103,11 +103,7 @@ async def _addresses(url: URL) -> Iterable[str]:
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_chunked(CHUNK):
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > MAX_BODY:
-            raise NotTaken(f"they are more than {MAX_BODY >> 20} MiB")
-    return b"".join(chunks)
+    body = await read_at_most(response.content, MAX_BODY)
+    if body is None:
+        raise NotTaken(f"they are more than {MAX_BODY >> 20} MiB")
+    return body

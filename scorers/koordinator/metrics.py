@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import msgspec
 import numpy as np
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
-ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 Aggregation = Literal["avg", "p50", "p90", "p95", "p99"]
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
@@ -73,16 +72,6 @@ def aggregated_usage(metric: NodeMetric, kind: str, duration: float) -> Amounts 
         return metric.aggregated.get((kind, duration))
     longest = max((seconds for name, seconds in metric.aggregated if name == kind), default=0.0)
     return metric.aggregated[(kind, longest)] if longest else metric.usage
-
-
-def percentile(samples: npt.NDArray[ScalarT], share: float) -> ScalarT:
-    """What koordlet reports as a percentile of n samples: of these in order, that at int(n * share) - 1, in the
-    precision of float32, and never before the first; nothing is interpolated. For who makes NodeMetrics. Raises
-    ValueError without samples."""
-    if not len(samples):
-        raise ValueError("there is no percentile of no samples")
-    place = int(np.float32(len(samples)) * np.float32(share)) - 1
-    return cast(ScalarT, np.sort(samples)[max(place, 0)])
 
 
 class _Resources(msgspec.Struct, frozen=True):

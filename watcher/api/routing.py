@@ -206,7 +206,7 @@ class Router:
         token = self._protection.token
         if access is Access.READ and not self._protection.protect_reads:
             return
-        if access is Access.DETAIL and (not token or _has_certificate(request)):
+        if access is Access.DETAIL and (not token or has_certificate(request)):
             return
         if not token:
             raise ApiError(
@@ -226,7 +226,7 @@ class Router:
             )
 
 
-def _has_certificate(request: web.Request) -> bool:
+def has_certificate(request: web.Request) -> bool:
     """Whether the client has one that was verified; any other is refused before it is asked anything."""
     return request.transport is not None and bool(request.transport.get_extra_info("peercert"))
 

@@ -25,6 +25,7 @@ import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
 from watcher import __version__
+from watcher.bodies import read_at_most
 from watcher.kube.answers import Event, Listing, read_event, read_item, read_large_page, read_page
 from watcher.kube.credentials import Access
 from watcher.kube.errors import (
@@ -352,14 +353,10 @@ async def _read_failure(response: aiohttp.ClientResponse, call: _Call, *, privat
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_chunked(CHUNK):
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > MAX_BODY:
-            raise KubeMalformed(f"its answer is larger than {MAX_BODY >> 20} MiB")
-    return b"".join(chunks)
+    body = await read_at_most(response.content, MAX_BODY)
+    if body is None:
+        raise KubeMalformed(f"its answer is larger than {MAX_BODY >> 20} MiB")
+    return body
 
 
 def _translate(error: Exception, *, what: str) -> KubeError:

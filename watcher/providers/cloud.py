@@ -48,6 +48,7 @@ from watcher.providers.base import (
     QueryFailure,
     QueryPlan,
 )
+from watcher.providers.configured import QueryConfig, check_keys, wanted
 from watcher.providers.exchange import (
     LINES,
     Answer,
@@ -68,16 +69,6 @@ SHOWN_LABELS = 5
 
 
 # --- what was configured ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class QueryConfig:
-    """A query given by the operator for one metric; `unit` is a key of model.SOURCE_UNITS."""
-
-    expression: str
-    unit: str
-    node_label: str | None = None
-    smoothing_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,16 +106,14 @@ class CloudConfig:
             raise ValueError("provider.address must look like https://api.example.com, without a query")
         if "@" in parts.netloc:
             raise ValueError("provider.address must not hold credentials; there is provider.token")
-        for key in (*self.metrics, *self.queries):
-            if key not in METRIC_BY_KEY:
-                raise ValueError(f"provider.metrics: there is no metric {key!r}; known are {', '.join(METRIC_BY_KEY)}")
+        check_keys((*self.metrics, *self.queries))
         for key, query in self.queries.items():
             if SOURCE_UNITS.get(query.unit, ("",))[0] is not METRIC_BY_KEY[key].unit:
                 raise ValueError(f"provider.queries.{key}.unit: {query.unit} cannot become {METRIC_BY_KEY[key].unit}")
 
     def wanted(self) -> tuple[Metric, ...]:
         """The metrics to bring, in the order of model.METRICS."""
-        return tuple(metric for key, metric in METRIC_BY_KEY.items() if key in self.metrics or key in self.queries)
+        return wanted(self.metrics, self.queries)
 
 
 def node_of(host: str, *, suffix: str) -> str:

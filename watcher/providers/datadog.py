@@ -25,11 +25,11 @@ from watcher.providers.cloud import (
     CloudProvider,
     Line,
     Plan,
-    QueryConfig,
     Reply,
     Series,
     token_of,
 )
+from watcher.providers.configured import QueryConfig, queries_of
 from watcher.providers.exchange import Answer, read_secret
 
 if TYPE_CHECKING:
@@ -333,10 +333,7 @@ def from_settings(settings: Settings) -> CloudProvider:
             host_name_suffix=given.host_name_suffix or "",
             cluster_name=given.cluster_name or "",
             metrics=tuple(metric.key for metric in given.wanted),
-            queries={
-                key: QueryConfig(query.expression, query.unit, query.node_label, query.smoothing)
-                for key, query in given.queries.items()
-            },
+            queries=queries_of(settings),
             resolution=settings.refresh.resolution,
         )
     )

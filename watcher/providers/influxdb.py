@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from watcher.model import FindingKind, Metric, Remedy
 from watcher.providers.asking import Fetches, Fetching, Outcome, Silence, answered, connection, fetched
 from watcher.providers.base import Fetch, ProviderError, QueryFailure, QueryPlan
+from watcher.providers.configured import QueryConfig, queries_of
 from watcher.providers.influxdb_loads import load_of
-from watcher.providers.influxdb_plans import LOOK_BACK_S, NODE_TAG, InfluxConfig, Plan, QueryConfig
+from watcher.providers.influxdb_plans import LOOK_BACK_S, NODE_TAG, InfluxConfig, Plan
 from watcher.providers.influxdb_transport import Reply, Transport
 
 if TYPE_CHECKING:
@@ -143,10 +144,7 @@ def from_settings(settings: Settings) -> InfluxProvider:
             org=given.org,
             node_tag=given.node_label or NODE_TAG,
             metrics=tuple(metric.key for metric in given.wanted),
-            queries={
-                key: QueryConfig(query.expression, query.unit, query.node_label, query.smoothing)
-                for key, query in given.queries.items()
-            },
+            queries=queries_of(settings),
         )
     )
 

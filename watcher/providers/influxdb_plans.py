@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric
+from watcher.providers.configured import QueryConfig, check_keys, wanted
 from watcher.providers.prometheus_plans import DEFAULT_METRICS
 
 DIALECTS = ("influxql", "flux")
@@ -183,16 +184,6 @@ TELEGRAF: Mapping[str, Plan] = {
 
 
 @dataclass(frozen=True, slots=True)
-class QueryConfig:
-    """A query given by the operator for one metric; `unit` is a key of model.SOURCE_UNITS."""
-
-    expression: str
-    unit: str
-    node_label: str | None = None
-    smoothing_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class InfluxConfig:
     """Everything the provider is told. Raises ValueError, naming the setting, for what cannot work."""
 
@@ -230,9 +221,7 @@ class InfluxConfig:
     def __post_init__(self) -> None:
         if self.dialect is not None and self.dialect not in DIALECTS:
             raise ValueError(f"provider.dialect: {self.dialect!r} is none of {', '.join(DIALECTS)}")
-        for key in (*self.metrics, *self.queries):
-            if key not in METRIC_BY_KEY:
-                raise ValueError(f"provider.metrics: there is no metric {key!r}; known are {', '.join(METRIC_BY_KEY)}")
+        check_keys((*self.metrics, *self.queries))
         for key, query in self.queries.items():
             _check_query(f"provider.queries.{key}", METRIC_BY_KEY[key], query)
 
@@ -243,7 +232,7 @@ class InfluxConfig:
 
     def wanted(self) -> tuple[Metric, ...]:
         """The metrics to bring, in the order of model.METRICS."""
-        return tuple(metric for key, metric in METRIC_BY_KEY.items() if key in self.metrics or key in self.queries)
+        return wanted(self.metrics, self.queries)
 
     def plan(self, metric: Metric) -> Plan | None:
         """How the metric is had; None where nothing was configured and Telegraf's schema does not have it."""

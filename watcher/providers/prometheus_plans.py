@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric, MetricType
 from watcher.names import without_port
+from watcher.providers import configured
 from watcher.providers.prometheus_matchers import LABEL, STRING, Matcher, narrowed
 
 DEFAULT_METRICS: tuple[str, ...] = (
@@ -53,17 +54,13 @@ def is_plain(expression: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryConfig:
+class QueryConfig(configured.QueryConfig):
     """An expression given by the operator for one metric; nothing else is then tried for it.
 
     `unit` is a key of model.SOURCE_UNITS. `guard` names, as a selector, the raw series behind an expression; without
     it a dead exporter looks alive for as long as the expression looks back.
     """
 
-    expression: str
-    unit: str
-    node_label: str | None = None
-    smoothing_s: float = 0.0
     guard: str | None = None
 
 
@@ -102,9 +99,7 @@ class PrometheusConfig:
     """The longest window: nothing older is ever asked for."""
 
     def __post_init__(self) -> None:
-        for key in (*self.metrics, *self.queries):
-            if key not in METRIC_BY_KEY:
-                raise ValueError(f"provider.metrics: there is no metric {key!r}; known are {', '.join(METRIC_BY_KEY)}")
+        configured.check_keys((*self.metrics, *self.queries))
         for key, query in self.queries.items():
             _check_query(f"provider.queries.{key}", METRIC_BY_KEY[key], query)
         if self.node_label is not None and not LABEL.fullmatch(self.node_label):
@@ -112,7 +107,7 @@ class PrometheusConfig:
 
     def wanted(self) -> tuple[Metric, ...]:
         """The metrics to bring, in the order of model.METRICS."""
-        return tuple(metric for key, metric in METRIC_BY_KEY.items() if key in self.metrics or key in self.queries)
+        return configured.wanted(self.metrics, self.queries)
 
 
 def _check_query(where: str, metric: Metric, query: QueryConfig) -> None:

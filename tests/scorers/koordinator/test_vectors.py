@@ -13,11 +13,12 @@ from scorers.koordinator.assigned import DELTA, ESTIMATED, PROD_DELTA, PROD_USAG
 from scorers.koordinator.classes import priority_class, qos_of
 from scorers.koordinator.estimator import default_estimator, forced_until
 from scorers.koordinator.load_aware_scheduling import LoadAwareScheduling, combined, resource_scores
-from scorers.koordinator.metrics import aggregated_usage, percentile
+from scorers.koordinator.metrics import aggregated_usage
 from scorers.table import Table, pod_info
 from tests.scorers.cluster import NOW, node, rows
 from tests.scorers.koordinator.vectors import arguments_of, cases, metric_of, node_of, pod_of
 from watcher.kube import Pod
+from watcher.node_metrics import percentile
 
 
 def cluster_of(case: dict[str, Any]) -> tuple[Table, LoadAwareScheduling]:
@@ -113,12 +114,12 @@ def test_golden_classes(case):
 def test_golden_percentiles(case):
     """In whatever order the samples come."""
     samples = np.arange(case["samples_1_to_n"], 0, -1)
-    assert percentile(samples, case["p"]) == case["expect"]
+    assert percentile(samples[:, None], case["p"]) == [case["expect"]]
 
 
 def test_no_samples_have_no_percentile():
     with pytest.raises(ValueError, match="no samples"):
-        percentile(np.empty(0), 0.5)
+        percentile(np.empty((0, 1)), 0.5)
 
 
 SUMS = {"node_delta": DELTA, "prod_delta": PROD_DELTA, "node_estimated": ESTIMATED}

@@ -14,7 +14,8 @@ from tests.fakes.prometheus import told
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.providers.asking import wait_of
 from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.cloud import CloudProvider, QueryConfig, node_of
+from watcher.providers.cloud import CloudProvider, node_of
+from watcher.providers.configured import QueryConfig
 from watcher.providers.datadog import DatadogConfig, provider
 
 NOW = 1_700_000_010.0  # a multiple of 15

@@ -12,7 +12,8 @@ from tests.fakes.signalfx import TOKEN, FakeSignalFx, names, points, refused
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.providers import signalfx
 from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.cloud import CloudConfig, CloudProvider, QueryConfig
+from watcher.providers.cloud import CloudConfig, CloudProvider
+from watcher.providers.configured import QueryConfig
 
 NOW = 1_700_000_040.0  # a multiple of 60
 CPU, MEMORY = METRIC_BY_KEY["CPU"].name, METRIC_BY_KEY["Memory"].name
