@@ -1,1 +1,1 @@
-"""What runs on each node, client of the watcher API. Nothing here yet: it comes with the precise executor."""
+"""What runs on each node, client of the watcher API: the precise throttle and evict executor."""
