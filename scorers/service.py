@@ -1,7 +1,7 @@
 """The extender inside the watcher's service: who keeps its table, and from what.
 
-Nodes and pods come from the Kubernetes API, load from the service beside it, without a request. Where no Kubernetes API
-can be had there are no nodes, and every answer says so by leaving scores at 0; nothing fails.
+Nodes and pods come from the cluster (`cluster.Cluster`), load from the service beside it, without a request. Where no
+Kubernetes API can be had there are no nodes, and every answer says so by leaving scores at 0; nothing fails.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,14 +16,15 @@ from typing import Any
 
 from aiohttp import web
 
+from scorers.cluster import Cluster, KubernetesCluster
 from scorers.extender import RESERVED_S, Extender
-from scorers.koordinator.metrics import NODE_METRIC_OBJECTS, NodeMetricObject, read_node_metric
+from scorers.koordinator.metrics import NodeMetricObject, read_node_metric
 from scorers.profiles import read_profiles
 from scorers.ranking import Profile
 from scorers.table import Table
 from scorers.wire import ExtenderBindingArgs
 from watcher.client import InProcessClient, WatcherError
-from watcher.kube import NODES, PODS, Informer, KubeClient, Node, Pod, bind, find_access
+from watcher.kube import Node, Pod
 from watcher.model import MetricType, Operator
 from watcher.parts import Made, Serving
 
@@ -36,9 +36,9 @@ OPERATORS = (Operator.LATEST, Operator.AVG, Operator.STD)
 
 
 class Scheduling:
-    """The table with all that keeps it up, and the profiles over it."""
+    """The table with all that keeps it up, and the profiles over it. Without a `cluster` it is that of the settings."""
 
-    def __init__(self, scheduler: Mapping[str, Any], serving: Serving) -> None:
+    def __init__(self, scheduler: Mapping[str, Any], serving: Serving, *, cluster: Cluster | None = None) -> None:
         profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd())
         if problems:
             raise ValueError("; ".join(f"{each.key}: {each.message}" for each in problems))
@@ -46,17 +46,9 @@ class Scheduling:
             log.warning("settings: %s", notice)
         self.table = Table()
         self._serving = serving
-        kubeconfig, context = serving.settings.kubeconfig, serving.settings.kubernetes.context
-        self._kube = KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
-        self._nodes = Informer(self._kube, NODES, on_change=self._node_changed)
-        self._pods = Informer(self._kube, PODS, on_change=self._pod_changed)
+        self._cluster = cluster or KubernetesCluster(serving.settings)
         made = {each.name: Profile(each, self.table) for each in profiles}
         needs = self.table.needs
-        self._node_metrics = (
-            Informer(self._kube, NODE_METRIC_OBJECTS, on_change=self._node_metric_changed)
-            if needs.node_metrics
-            else None
-        )
         self._client = InProcessClient(
             lambda: serving.published,
             window=serving.windows[-1],
@@ -74,10 +66,11 @@ class Scheduling:
     @asynccontextmanager
     async def life(self, _app: web.Application) -> AsyncIterator[None]:
         """From the start of the service to its end."""
-        await self._nodes.start()
-        await self._pods.start()
-        if self._node_metrics is not None:
-            await self._node_metrics.start()
+        await self._cluster.start(
+            on_node=self._node_changed,
+            on_pod=self._pod_changed,
+            on_node_metric=self._node_metric_changed if self.table.needs.node_metrics else None,
+        )
         following = asyncio.create_task(self._follow(), name="scheduling-load")
         try:
             yield
@@ -85,11 +78,7 @@ class Scheduling:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await self._client.close()
-            if self._node_metrics is not None:
-                await self._node_metrics.close()
-            await self._pods.close()
-            await self._nodes.close()
-            await self._kube.close()
+            await self._cluster.close()
 
     # --- what keeps the table up -------------------------------------------------------------------------------------
 
@@ -161,10 +150,10 @@ class Scheduling:
     # --- bind --------------------------------------------------------------------------------------------------------
 
     async def _bind(self, args: ExtenderBindingArgs) -> None:
-        """Through the API, and counted in the table at that moment: the watch tells it later."""
+        """Through the cluster, and counted in the table at that moment: the watch tells it later."""
         key = f"{args.namespace}/{args.name}"
-        await bind(self._kube, key, node=args.node, uid=args.uid)
-        pod = self._pods.objects.get(key)
+        await self._cluster.bind(key, node=args.node, uid=args.uid)
+        pod = self._cluster.pod(key)
         if pod is not None and pod.metadata.uid == args.uid:
             now = self._serving.now()
             with contextlib.suppress(ValueError):  # the watch will say so

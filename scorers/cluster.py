@@ -1,0 +1,67 @@
+"""Where the scorers have nodes and pods from, and who binds: the Kubernetes API, or whoever stands in for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from scorers.koordinator.metrics import NODE_METRIC_OBJECTS, NodeMetricObject
+from watcher import kube
+from watcher.kube import NODES, PODS, Informer, KubeClient, Node, Pod, find_access
+from watcher.settings import Settings
+
+OnNode = Callable[[str, Node | None, Node | None], None]
+OnPod = Callable[[str, Pod | None, Pod | None], None]
+OnNodeMetric = Callable[[str, NodeMetricObject | None, NodeMetricObject | None], None]
+"""Called in the event loop with the name (of a pod: NAMESPACE/NAME), what was there, and what is; None is nothing."""
+
+
+class Cluster(Protocol):
+    """The nodes and pods of a cluster, as they come and go."""
+
+    async def start(self, *, on_node: OnNode, on_pod: OnPod, on_node_metric: OnNodeMetric | None) -> None:
+        """Begin to tell, in the background, of all that is there and then of each change; of Koordinator's NodeMetrics
+        only where somebody wants them. Never fails because the cluster is away."""
+        ...
+
+    def pod(self, key: str) -> Pod | None:
+        """The pod NAMESPACE/NAME, as it was last told of."""
+        ...
+
+    async def bind(self, key: str, *, node: str, uid: str) -> None:
+        """Let the pod NAMESPACE/NAME run on a node, if it still has this uid. Raises whatever says why not."""
+        ...
+
+    async def close(self) -> None:
+        """Stop telling, and hang up."""
+        ...
+
+
+class KubernetesCluster:
+    """The cluster of the settings' kubeconfig, else the one that this runs in."""
+
+    def __init__(self, settings: Settings) -> None:
+        kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
+        self._kube = KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
+        self._pods: Informer[Pod] | None = None
+        self._informers: list[Informer[Node] | Informer[Pod] | Informer[NodeMetricObject]] = []
+
+    async def start(self, *, on_node: OnNode, on_pod: OnPod, on_node_metric: OnNodeMetric | None) -> None:
+        self._pods = Informer(self._kube, PODS, on_change=on_pod)
+        self._informers = [Informer(self._kube, NODES, on_change=on_node), self._pods]
+        if on_node_metric is not None:
+            self._informers.append(Informer(self._kube, NODE_METRIC_OBJECTS, on_change=on_node_metric))
+        for informer in self._informers:
+            await informer.start()
+
+    def pod(self, key: str) -> Pod | None:
+        return None if self._pods is None else self._pods.objects.get(key)
+
+    async def bind(self, key: str, *, node: str, uid: str) -> None:
+        await kube.bind(self._kube, key, node=node, uid=uid)
+
+    async def close(self) -> None:
+        for informer in reversed(self._informers):
+            await informer.close()
+        await self._kube.close()
