@@ -20,6 +20,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
+from time import perf_counter
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -34,8 +35,9 @@ from scorers.profiles import PluginSettings
 from scorers.ranking import Filtered, Profile, Ranked
 from scorers.registry import UnknownPlugin, extension_points, factory_of, known_names
 from scorers.table import PodInfo, Table, identity, pod_info
+from scorers.telemetry import SchedulerTelemetry
 from watcher.api.openapi import Answer, Operation, Parameter, failure
-from watcher.api.routing import JSON, Access, ApiError, Route, has_certificate
+from watcher.api.routing import JSON, Access, ApiError, Handler, Route, has_certificate
 from watcher.bodies import read_at_most
 from watcher.kube import Pod
 
@@ -66,6 +68,7 @@ class Extender:
     ) -> None:
         self.table = table
         self.profiles = profiles
+        self.telemetry = SchedulerTelemetry(table, profiles)
         self._now = now
         self._bind = bind
 
@@ -86,14 +89,32 @@ class Extender:
         rejecting, scoring = asked("reject nodes for a pod", {200: filtered, **wrong}), "score nodes for a pod"
         explaining = asked("why each node got its score", {200: why, **wrong})
         return [
-            post(f"{at}/filter", "scheduler_filter", self.filter, rejecting),
-            post(f"{at}/prioritize", "scheduler_prioritize", self.prioritize, asked(scoring, {200: ranked, **wrong})),
-            post(f"{at}/bind", "scheduler_bind", self.bind, binding),
+            post(f"{at}/filter", "scheduler_filter", self._timed("filter", self.filter), rejecting),
+            post(
+                f"{at}/prioritize",
+                "scheduler_prioritize",
+                self._timed("prioritize", self.prioritize),
+                asked(scoring, {200: ranked, **wrong}),
+            ),
+            post(f"{at}/bind", "scheduler_bind", self._timed("bind", self.bind), binding),
             look(f"{at}/explain", "scheduler_explain", self.explain, explaining, method="POST"),
             look(f"{at}/nodes", "scheduler_nodes", self.nodes, Operation("all nodes", nodes, (_PROFILE,))),
             look(f"{at}/nodes/{{node}}", "scheduler_node", self.nodes, Operation("a node", nodes, (_PROFILE, _NODE))),
             Route("/scheduler/plugins", "scheduler_plugins", self.plugins, Operation("plug-ins and profiles", plugins)),
         ]
+
+    def _timed(self, verb: str, handler: Handler) -> Handler:
+        """The handler, with its answers counted: by profile, which those of the router are not."""
+
+        async def handle(request: web.Request, captured: Sequence[str]) -> web.StreamResponse:
+            begun = perf_counter()
+            try:
+                return await handler(request, captured)
+            finally:
+                if (name := captured[0]) in self.profiles:  # others are anybody's text
+                    self.telemetry.answered(name, verb, perf_counter() - begun)
+
+        return handle
 
     # --- what kube-scheduler asks ------------------------------------------------------------------------------------
 
@@ -107,6 +128,7 @@ class Extender:
             return _json(wire.ExtenderFilterResult(error=f"the pod's resources cannot be read: {error}"))
         self._begin(info.pod)
         there, rows, _ = self._rows(names)
+        self.telemetry.unknown(captured[0], len(names) - len(there))
         failed = profile.filter(info, rows, now=self._now()).failures(there)
         return _json(wire.filtered(args, names, failed))
 
@@ -117,6 +139,7 @@ class Extender:
         info = _info(args)
         self._begin(info.pod)
         there, rows, known = self._rows(names)
+        self.telemetry.unknown(captured[0], len(names) - len(there))
         now = self._now()
         ranked = profile.rank(info, rows, now=now)
         scores = np.zeros(len(names))

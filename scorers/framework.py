@@ -76,6 +76,17 @@ class PreparingPlugin(Protocol):
     def prepare(self, table: Table) -> Iterator[None]: ...
 
 
+@runtime_checkable
+class FallingBack(Protocol):
+    """Goes by something else where no node has the load that it scores by."""
+
+    name: str
+
+    def fallback(self, table: Table) -> str:
+        """By what, "" while there is load."""
+        ...
+
+
 class Factory(Protocol[PluginT]):
     """How a plug-in is made: its name and arguments, and from these the plug-in. `profile` makes what it registers with
     the table its own: two profiles may have the same plug-in with other arguments."""

@@ -76,7 +76,7 @@ class LoadVariationRiskBalancing:
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
         """One pass over the nodes for each resource."""
-        blind = not any(table.measures(LOADS[resource]) for resource in RESOURCES)
+        blind = bool(fallback := self.fallback(table))
         steps: dict[str, F64] = {}
         of_resources = [self._of_resource(pod, table, rows, resource, steps, blind=blind) for resource in RESOURCES]
         lowest = np.fmin(*of_resources)
@@ -87,8 +87,12 @@ class LoadVariationRiskBalancing:
             "podRequests": {resource: pod.requests.get(resource, 0) for resource in RESOURCES},
         }
         if blind:
-            inputs["fallback"] = "allocation"
+            inputs["fallback"] = fallback
         return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values, blind=blind))
+
+    def fallback(self, table: Table) -> str:
+        """Allocation, where neither CPU nor memory is measured of any node."""
+        return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else "allocation"
 
     def _of_resource(
         self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64], *, blind: bool

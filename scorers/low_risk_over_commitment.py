@@ -121,7 +121,7 @@ class LowRiskOverCommitment:
             return Scores(np.zeros(len(rows)), reason=lambda _: why)
         steps: dict[str, F64] = {}
         risks = [self._risk(pod, table, rows, resource, steps) for resource in RESOURCES]
-        blind = not any(table.measures(LOADS[resource]) for resource in RESOURCES)
+        blind = bool(fallback := self.fallback(table))
         values = round_half_away(100.0 * (1.0 - np.maximum(*risks)))
         silent = np.full(len(rows), not blind)
         for resource in RESOURCES:
@@ -134,7 +134,7 @@ class LowRiskOverCommitment:
             "smoothed": {each: self._is_smoothed(table, each) for each in RESOURCES},
         }
         if blind:
-            inputs["fallback"] = "limits"
+            inputs["fallback"] = fallback
 
         def reason(i: int) -> str:
             if silent[i]:
@@ -145,6 +145,10 @@ class LowRiskOverCommitment:
             return f"no node has metrics, limits alone count; {told}" if blind else told
 
         return Scores(values, steps, inputs, reason)
+
+    def fallback(self, table: Table) -> str:
+        """Limits alone, where neither CPU nor memory is measured of any node."""
+        return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else "limits"
 
     def _risk(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
         capacity = table.allocatable.column(resource)[rows].astype(np.float64)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorers.framework import MAX_SCORE, FilterPlugin, PreparingPlugin, ScorePlugin, Scores, Verdicts, make
+from scorers.framework import MAX_SCORE, FallingBack, FilterPlugin, PreparingPlugin, ScorePlugin, Scores, Verdicts, make
 from scorers.profiles import PluginSettings, ProfileSettings
 from scorers.registry import factory_of
 from scorers.table import PodInfo, Table
@@ -67,6 +67,13 @@ class Profile:
         """What can be computed before a pod asks, in steps between which others may run."""
         for plugin in self._preparing:
             yield from plugin.prepare(self._table)
+
+    def fallbacks(self) -> dict[str, str]:
+        """Of the plug-ins that can score without load, by what they score now, "" for load. Where there are no nodes,
+        nothing is scored, and load is not missed."""
+        there_are_nodes = bool(self._table.known.any())
+        falling = [plugin for _, plugin in self.scoring if isinstance(plugin, FallingBack)]
+        return {plugin.name: plugin.fallback(self._table) if there_are_nodes else "" for plugin in falling}
 
     def rank(self, pod: PodInfo, rows: I64, *, now: float) -> Ranked:
         """Scores of the nodes in these rows."""

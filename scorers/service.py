@@ -103,6 +103,7 @@ class Scheduling:
                 await self._take_load()
                 if self.table.needs.pods:
                     await self._take_pods()
+                self.extender.telemetry.look()
             except Exception:
                 log.exception("the scheduling plug-ins could not take over the load")
             await asyncio.sleep(LOOK_EVERY_S)
@@ -168,4 +169,4 @@ class SchedulerPart:
     def make(self, table: Mapping[str, Any], serving: Serving) -> Made:
         """Routes and life of the extender."""
         scheduling = Scheduling(table, serving)
-        return Made(tuple(scheduling.extender.routes()), (scheduling.life,))
+        return Made(tuple(scheduling.extender.routes()), (scheduling.life,), (scheduling.extender.telemetry,))

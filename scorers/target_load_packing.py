@@ -46,6 +46,7 @@ I64 = npt.NDArray[np.int64]
 
 DEFAULT_TARGET = 40.0  # percent, upstream's default
 GPU = "gpu"
+ALLOCATION = "allocation"
 LOADS = {CPU: MetricType.CPU, MEMORY: MetricType.MEMORY, GPU: MetricType.GPU}
 
 
@@ -124,7 +125,7 @@ class TargetLoadPacking:
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
         """One pass over the nodes for each resource."""
-        if not any(table.measures(LOADS[resource]) for resource in self.args.resources):
+        if self.fallback(table):
             return self._by_allocation(pod, table, rows)
         steps: dict[str, F64] = {}
         first, *others = self._resources
@@ -135,6 +136,10 @@ class TargetLoadPacking:
             values = np.where(known, np.minimum(values, scores), values)
         inputs = {"targetUtilization": self.args.target_utilization, "podDemand": self._demands(pod)}
         return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
+
+    def fallback(self, table: Table) -> str:
+        """Allocation, where nothing that counts is measured of any node."""
+        return "" if any(table.measures(LOADS[resource]) for resource in self.args.resources) else ALLOCATION
 
     def _of_resource(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
         """Scores, 0 where the load is not known; and the steps to them."""
@@ -163,7 +168,7 @@ class TargetLoadPacking:
             steps[f"{resource} requested, with the pod"], steps[f"{resource} allocatable"] = requested, allocatable
             steps[f"{resource} allocated %"] = allocated
         values = np.nan_to_num(np.fmin.reduce(list(found.values())), nan=0.0)
-        inputs = {"targetUtilization": self.args.target_utilization, "fallback": "allocation"}
+        inputs = {"targetUtilization": self.args.target_utilization, "fallback": ALLOCATION}
         return Scores(values, steps, inputs, reason=lambda i: self._reason_by_allocation(i, steps, values))
 
     def _reason_by_allocation(self, i: int, steps: Mapping[str, npt.NDArray[Any]], values: F64) -> str:

@@ -1,4 +1,4 @@
-"""What other packages add to the service: a section of the settings, routes, and a life of its own.
+"""What other packages add to the service: a section of the settings, routes, metrics, and a life of its own.
 
 The watcher knows nothing of the scorers; the command line hands it their part (`cli.py`), and so the arrows of the
 architecture stay as they are.
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from aiohttp import web
+from prometheus_client.registry import Collector
 
 from watcher.api.routing import Route
 from watcher.model import Window
@@ -47,10 +48,12 @@ class Serving(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A part at work: routes beside the watcher's, and what runs from the start of the service to its end."""
+    """A part at work: routes beside the watcher's, what runs from the start of the service to its end, and what it
+    tells of itself on /metrics. Collectors are asked at a scrape, in another thread than the event loop's."""
 
     routes: tuple[Route, ...] = ()
     lives: tuple[Callable[[web.Application], AbstractAsyncContextManager[None]], ...] = field(default=())
+    collectors: tuple[Collector, ...] = ()
 
 
 class Part(Protocol):

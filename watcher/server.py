@@ -247,6 +247,8 @@ class Watcher:
         self.app = make_app(self, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes)
         self.app.cleanup_ctx.extend([self._with_store, self._with_source, self._with_ticks])
         self.app.cleanup_ctx.extend(life for each in made for life in each.lives)
+        for collector in (collector for each in made for collector in each.collectors):
+            self.telemetry.add(collector)
 
     # --- what the API asks (service.Service) -------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry, GCCollector, Info, ProcessColle
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
 
 from watcher.exposition import View, node_windows
 from watcher.model import ProviderHealth, Snapshot
@@ -97,7 +98,8 @@ class Telemetry:
         self.view = view or View()
         self._vitals: Vitals | None = None
         self._requests = _Requests()
-        self._stages = _Timings("refresh_duration_seconds", "How long the stages of a refresh took.", "stage", STAGE_S)
+        text = "How long the stages of a refresh took."
+        self._stages = Timings("refresh_duration_seconds", text, ("stage",), STAGE_S)
         self._nodes: _Nodes | None = None
         self._lock = Lock()
         ProcessCollector(registry=self.registry)
@@ -109,6 +111,10 @@ class Telemetry:
         self.registry.register(self._stages)
         self.registry.register(self._requests)
 
+    def add(self, collector: Collector) -> None:
+        """Tell of this too."""
+        self.registry.register(collector)
+
     def watch(self, vitals: Vitals) -> None:
         """Tell of this service from now on. Called once."""
         self._vitals = vitals
@@ -116,7 +122,7 @@ class Telemetry:
 
     def observe_refresh(self, stage: str, seconds: float) -> None:
         """A stage of a refresh has ended: "tick" for all of it, or a part of it such as "fetch"."""
-        self._stages.observe(stage, seconds)
+        self._stages.observe(seconds, stage)
 
     def count_request(self, *, route: str, status: int, seconds: float) -> None:
         """A request was answered. `route` is a name from the table of routes, never a path."""
@@ -155,30 +161,32 @@ class _Nodes:
 _NOTHING = _Nodes("", b"", deflate(b""))
 
 
-class _Timings:
-    """A histogram of seconds by one label, as plain integers: observing is an addition. `bounds` ascend."""
+class Timings:
+    """A histogram of seconds, as plain integers: observing is an addition. `labels` are names of labels, `bounds`
+    ascend."""
 
-    def __init__(self, name: str, text: str, label: str, bounds: tuple[float, ...]) -> None:
-        self._name, self._text, self._label, self._bounds = name, text, label, bounds
-        self._buckets: dict[str, list[int]] = {}
-        self._seconds: dict[str, float] = {}
+    def __init__(self, name: str, text: str, labels: tuple[str, ...], bounds: tuple[float, ...]) -> None:
+        self._name, self._text, self._labels, self._bounds = name, text, labels, bounds
+        self._buckets: dict[tuple[str, ...], list[int]] = {}
+        self._seconds: dict[tuple[str, ...], float] = {}
 
-    def observe(self, value: str, seconds: float) -> None:
-        """A negative duration comes from a clock, not from the work: it counts as none."""
-        buckets = self._buckets.get(value)
+    def observe(self, seconds: float, *values: str) -> None:
+        """`values` are those of the labels. A negative duration comes from a clock, not from the work: it counts as
+        none."""
+        buckets = self._buckets.get(values)
         if buckets is None:
-            self._seconds[value] = 0.0
-            buckets = self._buckets[value] = [0] * (len(self._bounds) + 1)
+            self._seconds[values] = 0.0
+            buckets = self._buckets[values] = [0] * (len(self._bounds) + 1)
         buckets[bisect_left(self._bounds, seconds)] += 1
-        self._seconds[value] += max(0.0, seconds)
+        self._seconds[values] += max(0.0, seconds)
 
     def collect(self) -> Iterator[Family]:
         """Called by the registry at a scrape, in another thread than `observe`: the rows are copied first."""
-        family = HistogramMetricFamily(f"load_watcher_{self._name}", self._text, labels=[self._label])
+        family = HistogramMetricFamily(f"load_watcher_{self._name}", self._text, labels=self._labels)
         bounds = [*map(repr, self._bounds), "+Inf"]
-        for value, buckets in list(self._buckets.items()):
+        for values, buckets in list(self._buckets.items()):
             cumulative = list(zip(bounds, accumulate(buckets), strict=True))
-            family.add_metric([value], buckets=cumulative, sum_value=self._seconds[value])
+            family.add_metric(values, buckets=cumulative, sum_value=self._seconds[values])
         yield family
 
 
@@ -188,17 +196,17 @@ class _Requests:
     def __init__(self) -> None:
         self._count: dict[tuple[str, int], int] = {}
         text = "How long handlers took; sending is not in it."
-        self._timings = _Timings("http_request_duration_seconds", text, "route", REQUEST_S)
+        self._timings = Timings("http_request_duration_seconds", text, ("route",), REQUEST_S)
 
     def count(self, route: str, status: int, seconds: float) -> None:
         key = (route, status)
         self._count[key] = self._count.get(key, 0) + 1
-        self._timings.observe(route, seconds)
+        self._timings.observe(seconds, route)
 
     def collect(self) -> Iterator[Family]:
         """Called by the registry."""
         rows = [({"route": route, "code": str(code)}, count) for (route, code), count in list(self._count.items())]
-        yield _counter("http_requests", "Requests answered.", rows)
+        yield counter("http_requests", "Requests answered.", rows)
         yield from self._timings.collect()
 
 
@@ -217,15 +225,15 @@ class _VitalSigns:
         yield from self._provider()
         yield from self._store()
         rows = [({"kind": kind}, count) for kind, count in sorted(self._vitals.finding_counts().items())]
-        yield _counter("findings", "Findings of the review of samples, and about the source.", rows)
+        yield counter("findings", "Findings of the review of samples, and about the source.", rows)
 
     def _ticks(self) -> Iterator[Family]:
         stats = self._vitals.stats
         # a failure is counted before its tick is, and a counter must not go back for that moment
         self._refreshed = max(self._refreshed, stats.ticks - stats.failed)
         rows = [({"outcome": "ok"}, self._refreshed), ({"outcome": "failed"}, stats.failed)]
-        yield _counter("refresh", "Ticks, by whether the source gave anything.", rows)
-        yield _counter("ticks_skipped", "Ticks that were due while the one before still ran.", [({}, stats.skipped)])
+        yield counter("refresh", "Ticks, by whether the source gave anything.", rows)
+        yield counter("ticks_skipped", "Ticks that were due while the one before still ran.", [({}, stats.skipped)])
 
     def _snapshot(self) -> Iterator[Family]:
         published = self._vitals.published
@@ -234,47 +242,47 @@ class _VitalSigns:
         snapshot = published.snapshot
         if snapshot.nodes:
             age = published.age(self._vitals.monotonic())
-            yield _gauge("snapshot_age_seconds", "Age of the newest sample that is served.", [({}, age)])
+            yield gauge("snapshot_age_seconds", "Age of the newest sample that is served.", [({}, age)])
         held = int(np.count_nonzero(~np.isnan(snapshot.age_s)))
-        yield _gauge("nodes", "Nodes that are served.", [({}, len(snapshot.nodes))])
-        yield _gauge("nodes_held", "Served nodes that are silent, or held through a partial outage.", [({}, held)])
-        yield _gauge("nodes_lost", "Nodes that went missing in a partial outage.", [({}, len(snapshot.lost))])
-        yield _gauge("nodes_quarantined", "Nodes that are left out.", [({}, len(snapshot.quarantined))])
+        yield gauge("nodes", "Nodes that are served.", [({}, len(snapshot.nodes))])
+        yield gauge("nodes_held", "Served nodes that are silent, or held through a partial outage.", [({}, held)])
+        yield gauge("nodes_lost", "Nodes that went missing in a partial outage.", [({}, len(snapshot.lost))])
+        yield gauge("nodes_quarantined", "Nodes that are left out.", [({}, len(snapshot.quarantined))])
         rows = [({"window": window}, ratio) for window, ratio in coverage(snapshot).items()]
-        yield _gauge("window_coverage_ratio", "Samples held over samples expected, mean of nodes and metrics.", rows)
+        yield gauge("window_coverage_ratio", "Samples held over samples expected, mean of nodes and metrics.", rows)
 
     def _pods(self) -> Iterator[Family]:
         pods = self._vitals.pods
         if pods is None:
             return
-        yield _gauge("pods", "Pods whose use is known.", [({}, len(pods.table.pods))])
+        yield gauge("pods", "Pods whose use is known.", [({}, len(pods.table.pods))])
         if pods.table.pods:
             age = pods.age(self._vitals.monotonic())
-            yield _gauge("pods_age_seconds", "Age of the newest reading of a pod.", [({}, age)])
+            yield gauge("pods_age_seconds", "Age of the newest reading of a pod.", [({}, age)])
 
     def _provider(self) -> Iterator[Family]:
         health = self._vitals.provider_health
         if health.ok is not None:
-            yield _gauge("provider_up", "Whether the source answered at the last tick.", [({}, int(health.ok))])
+            yield gauge("provider_up", "Whether the source answered at the last tick.", [({}, int(health.ok))])
             text = "Whether it said that its answers lack a part."
-            yield _gauge("provider_partial", text, [({}, int(health.partial))])
+            yield gauge("provider_partial", text, [({}, int(health.partial))])
         failures = list(self._vitals.stats.query_failures.items())
         rows = [({"kind": kind, "metric": metric}, count) for (kind, metric), count in sorted(failures)]
-        yield _counter("provider_failures", "Queries that failed; metric is empty for the whole source.", rows)
+        yield counter("provider_failures", "Queries that failed; metric is empty for the whole source.", rows)
         plans = [
             ({"metric": plan.metric, "expression": plan.expression, "node_label": plan.node_label}, 1)
             for plan in list(self._vitals.plans.values())
         ]
-        yield _gauge("provider_query_info", "What is asked of the source for a metric; always 1.", plans)
+        yield gauge("provider_query_info", "What is asked of the source for a metric; always 1.", plans)
 
     def _store(self) -> Iterator[Family]:
         status = self._vitals.store_status()
         if status is None:
             return
-        yield _gauge("store_ok", "Whether the database takes what it is given.", [({}, int(status.ok))])
-        yield _gauge("store_size_bytes", "Size of the database with its log.", [({}, status.size_bytes)])
-        yield _gauge("store_queued_ticks", "Ticks that wait to be stored.", [({}, status.queued)])
-        yield _counter("store_dropped_records", "Window records given up for good.", [({}, status.dropped)])
+        yield gauge("store_ok", "Whether the database takes what it is given.", [({}, int(status.ok))])
+        yield gauge("store_size_bytes", "Size of the database with its log.", [({}, status.size_bytes)])
+        yield gauge("store_queued_ticks", "Ticks that wait to be stored.", [({}, status.queued)])
+        yield counter("store_dropped_records", "Window records given up for good.", [({}, status.dropped)])
 
 
 def coverage(snapshot: Snapshot) -> dict[str, float]:
@@ -289,18 +297,20 @@ def coverage(snapshot: Snapshot) -> dict[str, float]:
     }
 
 
-_Rows = Iterable[tuple[Mapping[str, str], float]]
+Rows = Iterable[tuple[Mapping[str, str], float]]
 
 
-def _gauge(name: str, text: str, rows: _Rows) -> Family:
+def gauge(name: str, text: str, rows: Rows) -> Family:
+    """A gauge load_watcher_NAME with these labels and values."""
     return _filled(GaugeMetricFamily(f"load_watcher_{name}", text), rows)
 
 
-def _counter(name: str, text: str, rows: _Rows) -> Family:
+def counter(name: str, text: str, rows: Rows) -> Family:
+    """A counter load_watcher_NAME_total with these labels and values."""
     return _filled(CounterMetricFamily(f"load_watcher_{name}", text), rows, suffix="_total")
 
 
-def _filled(family: Family, rows: _Rows, *, suffix: str = "") -> Family:
+def _filled(family: Family, rows: Rows, *, suffix: str = "") -> Family:
     for labels, value in rows:
         family.add_sample(family.name + suffix, dict(labels), value)
     return family

@@ -26,6 +26,15 @@ class Clock:
         return self.now
 
 
+def a_profile(cluster: Table, **settings: Any) -> Profile:
+    plugins = (
+        PluginSettings("TargetLoadPacking", 3, {"targetUtilization": 50}, ("score",)),
+        PluginSettings("LoadVariationRiskBalancing", 1, {}, ("score",)),
+        PluginSettings("HighLoadFilter", 1, {"usageThresholds": {"cpu": 90}}, ("filter",)),
+    )
+    return Profile(ProfileSettings("p", plugins, **settings), cluster)
+
+
 class Served:
     """An extender, its table, and the server that it runs in."""
 
@@ -34,13 +43,8 @@ class Served:
     ) -> None:
         self.table = cluster
         self.clock = Clock()
-        plugins = (
-            PluginSettings("TargetLoadPacking", 3, {"targetUtilization": 50}, ("score",)),
-            PluginSettings("LoadVariationRiskBalancing", 1, {}, ("score",)),
-            PluginSettings("HighLoadFilter", 1, {"usageThresholds": {"cpu": 90}}, ("filter",)),
-        )
-        settings = ProfileSettings("p", plugins, **profile)
-        extender = Extender(cluster, {"p": Profile(settings, cluster)}, now=self.clock, bind=binder)
+        extender = Extender(cluster, {"p": a_profile(cluster, **profile)}, now=self.clock, bind=binder)
+        self.telemetry = extender.telemetry
         self.live = Live(routes=extender.routes(), protection=protection)
 
     def post(self, verb: str, body: object, *, profile: str = "p", **headers: str) -> Answer:

@@ -22,6 +22,7 @@ from tests.scorers.cluster import info, rows, stamp
 from tests.waiting import eventually
 from watcher import settings
 from watcher.pods import PublishedPods
+from watcher.publish import Published
 
 RESOURCE = f"{NODE_METRIC_OBJECTS.group_version}/{NODE_METRIC_OBJECTS.plural}"
 POD = info(containers=[{"requests": {"cpu": "1", "memory": "1Gi"}}])
@@ -36,7 +37,7 @@ class Service:
     def __init__(self, kubeconfig: Path) -> None:
         flags = {"kubernetes.kubeconfig": str(kubeconfig)}
         self.settings = settings.load(flags=flags, environ={}, file=None, cwd=kubeconfig.parent)
-        self.published = publish(snapshot_of({"a": {"CPU": steady(20), "Memory": steady(40)}}))
+        self.published: Published | None = publish(snapshot_of({"a": {"CPU": steady(20), "Memory": steady(40)}}))
         self.pods: PublishedPods | None = None
 
     def want_pods(self) -> str:
