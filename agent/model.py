@@ -3,8 +3,9 @@
     state ──▶ analyzer ──analysis──▶ planner ──plan──▶ executor ──▶ audit
 
 A `State` is one look at the node: everything in it was read within the same cycle. An analysis says which actions the
-policies want and on which pods; a plan says what is to be done to which pod, in order, and what that releases. None of
-them changes, and none knows how it was read or how it will be done, so preview, tests and replay need no node.
+policies want and on which pods; a plan (agent/plan.py) says what is to be done to which pod, in order, and what that
+releases. None of them changes, and none knows how it was read or how it will be done, so preview, tests and replay need
+no node.
 
 Units: CPU of a node in millicores, CPU of a pod or container in cores, memory in bytes, quotas and periods in
 microseconds, times in unix seconds. What is not known is None, never 0.
@@ -217,10 +218,23 @@ class Policies:
     pod_qos: tuple[PodQos, ...] = ()
 
 
-# --- plan ------------------------------------------------------------------------------------------------------------
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+CPU = "cpu"
+MEMORY = "memory"
+EXTENDED_CPU = "extended_cpu"
 
 Released = Mapping[str, float]
-"""By metric: millicores or bytes that a step takes off the node."""
+"""By resource: millicores of `CPU` and `EXTENDED_CPU`, bytes of `MEMORY`, or what a metric of somebody else's calls its
+own. What a step takes off the node, or, when it restores, what it lets come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """The CPU quota that a container had before the agent first changed it; `quota` None is unlimited."""
+
+    quota: int | None
+    period: int = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +250,21 @@ class QuotaStep:
     period: int
     metric: str
     released: Released = field(default_factory=dict)
+    reason: str = ""
     kind: Literal["throttle", "restore"] = "throttle"
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimStep:
+    """Ask the kernel to take up to `bytes` of page cache off one pod (forceGC)."""
+
+    pod: str
+    uid: str
+    bytes: int
+    metric: str
+    released: Released = field(default_factory=dict)
+    reason: str = ""
+    kind: Literal["reclaim"] = "reclaim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +277,7 @@ class EvictStep:
     metric: str
     released: Released = field(default_factory=dict)
     owner: str = ""
+    reason: str = ""
     kind: Literal["evict"] = "evict"
 
 
@@ -261,4 +290,5 @@ class SchedulingStep:
     kind: Literal["scheduling"] = "scheduling"
 
 
-Step = QuotaStep | EvictStep | SchedulingStep
+PodStep = QuotaStep | ReclaimStep | EvictStep
+Step = PodStep | SchedulingStep
