@@ -128,6 +128,8 @@ class Pods:
     not in the numbers. `cores` and `memory` (bytes) [n] are NaN where the source does not say; it averages cores over
     `cores_span_s` seconds, and `memory_kind` is "rss" or "working_set". `average[window's label]` is the mean (cores,
     memory) over that window. `on_node` has the rows of each node. A new reading comes every `every_s` seconds.
+    `recent` is one reading (cores, memory) a minute over the longest window, each [minutes, n], NaN where there is
+    none; None from a client over HTTP, since the document does not have them.
     """
 
     timestamp: int
@@ -145,6 +147,7 @@ class Pods:
     average: Mapping[str, tuple[F64, F64]]
     received: float
     age_at_receipt: float
+    recent: tuple[F64, F64] | None = None
 
     def age(self, monotonic: float) -> float:
         """Seconds since the newest reading of all, at that moment of the monotonic clock."""
@@ -509,6 +512,15 @@ def _error(status: int, body: bytes, url: str) -> WatcherError:
     return WatcherError(detail.code, detail.message, hint=detail.hint)
 
 
+def _of_published(pods: PublishedPods) -> Pods:
+    """What is published in this process: as the document has it, and the minutes besides."""
+    found = to_pods(pods.document(), received=pods.monotonic, age_at_receipt=pods.age_s)
+    minutes = pods.table.recent_cores.view(), pods.table.recent_memory.view()
+    for each in minutes:
+        each.setflags(write=False)
+    return replace(found, recent=minutes)
+
+
 class PodSupply(Protocol):
     """What the client beside the service needs of it for pods; `api.service.Service` has it."""
 
@@ -571,9 +583,7 @@ class InProcessClient(_Renewing):
         if (age := pods.age(self._monotonic())) > self._max_staleness:
             raise WatcherError("stale", f"the newest sample is {age:.0f} s old, more than {self._max_staleness:g} s")
         if self._pods.copy is None or self._pod_tag != pods.tag:
-            self._pods.copy = await asyncio.to_thread(
-                lambda: to_pods(pods.document(), received=pods.monotonic, age_at_receipt=pods.age_s)
-            )
+            self._pods.copy = await asyncio.to_thread(_of_published, pods)
             self._pod_tag = pods.tag
         return self._pods.copy
 

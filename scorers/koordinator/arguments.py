@@ -1,4 +1,4 @@
-"""The arguments of LoadAwareScheduling: upstream's names, defaults and rules (reference/koordinator.md, 1), and four of
+"""The arguments of LoadAwareScheduling: upstream's names, defaults and rules (reference/koordinator.md, 1), and some of
 ours.
 
 Pure: no I/O, no clock.
@@ -14,8 +14,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from scorers.arguments import Arguments
-from scorers.koordinator.estimator import ESTIMATORS
+from scorers.koordinator.estimator import DEFAULT, ESTIMATORS, OWNER_HISTORY
 from scorers.koordinator.metrics import Aggregation
+from scorers.koordinator.owners import OwnerHistoryArgs
 from scorers.resources import CPU, MEMORY
 from watcher.kube.times import read_duration
 
@@ -48,7 +49,8 @@ class LoadAwareSchedulingArgs(
     """Thresholds and factors in percent. Ours are: `nodeMetricSource`, the windows of this watcher, these and what it
     knows of pods, or the cluster's NodeMetric objects; `reportIntervalSeconds`, how long it takes until windows contain
     a pod; `comparison`, whether a node at the threshold passes ("gt", as upstream since 1.6) or not ("ge", as its
-    document says)."""
+    document says); the `estimator` "ownerHistoryEstimator" with `ownerHistory`, by what pods of the same workload
+    use."""
 
     filter_expired_node_metrics: bool = True
     node_metric_expiration_seconds: Positive = 180
@@ -69,6 +71,7 @@ class LoadAwareSchedulingArgs(
     node_metric_source: Source = "windows"
     report_interval_seconds: Positive = 60
     comparison: Literal["gt", "ge"] = "gt"
+    owner_history: OwnerHistoryArgs | None = None
 
     @cached_property
     def thresholds(self) -> Mapping[str, int]:
@@ -98,6 +101,11 @@ class LoadAwareSchedulingArgs(
         """What is aggregated; empty where nothing is."""
         return self.aggregated or AggregatedArgs()
 
+    @cached_property
+    def history(self) -> OwnerHistoryArgs:
+        """How the estimator by owners goes about it; our defaults where nothing is given."""
+        return self.owner_history or OwnerHistoryArgs()
+
     def problems(self) -> list[str]:
         """What upstream refuses, thresholds of prod pods beyond 0 to 100, and what the source cannot tell."""
         found = [
@@ -121,6 +129,9 @@ class LoadAwareSchedulingArgs(
             near = difflib.get_close_matches(self.estimator, ESTIMATORS, n=1)
             told = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(ESTIMATORS))}"
             found.append(f"estimator: there is no {self.estimator!r}; {told}")
+        if self.owner_history is not None and self.estimator != OWNER_HISTORY:
+            named = self.estimator or DEFAULT
+            found.append(f'ownerHistory: {named} does not look at it; set estimator to "{OWNER_HISTORY}"')
         return [*found, *self._not_measured()]
 
     def _not_measured(self) -> Iterable[str]:
@@ -136,6 +147,11 @@ class LoadAwareSchedulingArgs(
                         f"{_camel(name)}: needs what each pod uses, which windows of nodes do not have; "
                         'set nodeMetricSource to "windowsAndPods" or "cluster"'
                     )
+            if self.estimator == OWNER_HISTORY:
+                yield (
+                    f"estimator: {OWNER_HISTORY} needs what each pod uses, which windows of nodes do not have; "
+                    'set nodeMetricSource to "windowsAndPods" or "cluster"'
+                )
         for name in ("usage_aggregated_duration", "score_aggregated_duration"):
             if getattr(self.aggregation, name):
                 yield (

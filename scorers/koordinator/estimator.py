@@ -6,6 +6,8 @@ The default estimator: of each resource with a factor (percent), under the name 
 
 A pod that asks for none of cpu or memory counts 250 millicores and 200 MiB.
 
+The other one goes by what pods of the same workload were measured to use (`owners`), where enough is known of them.
+
 Pure: no I/O, no clock.
 """
 
@@ -18,6 +20,7 @@ import msgspec
 
 from scorers.framework import round_half_away_one
 from scorers.koordinator.classes import BATCH_CPU, BATCH_MEMORY, priority_class, resource_of
+from scorers.koordinator.owners import MEASURED, OwnerHistoryArgs, Usage, WorkloadUsage, workload_of
 from scorers.resources import CPU, LARGEST, MEMORY, Amounts, amounts
 from scorers.table import PodInfo
 from watcher.kube import Node, Pod, Quantity
@@ -47,9 +50,91 @@ class Rules(Protocol):
     @property
     def estimated_seconds_after_initialized(self) -> int | None: ...
 
+    @property
+    def history(self) -> OwnerHistoryArgs: ...
 
-Estimator = Callable[[PodInfo, Rules], Amounts]
-"""What a pod will use, by resource."""
+
+class Estimator(Protocol):
+    """Says what a pod will use. One that goes by what pods were measured to use is told of these (`history`)."""
+
+    @property
+    def history(self) -> WorkloadUsage | None: ...
+
+    def estimate(self, info: PodInfo) -> Amounts:
+        """By resource; asked for each pod, so in a time that does not depend on how many there are."""
+        ...
+
+    def told(self, info: PodInfo) -> Mapping[str, str]:
+        """How that came about, by resource, in words; empty for Koordinator's own."""
+        ...
+
+
+class DefaultEstimator:
+    """Koordinator's, see above."""
+
+    history = None
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+
+    def estimate(self, info: PodInfo) -> Amounts:
+        """By factors."""
+        return default_estimator(info, self._rules)
+
+    def told(self, info: PodInfo) -> Mapping[str, str]:
+        """Its amounts are Koordinator's, and explained by them."""
+        return {}
+
+
+class OwnerHistoryEstimator:
+    """A percentile of what the pods of the same workload used lately, the pod's limit at most; the default estimator's
+    where too little is known of them."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self.history: WorkloadUsage | None = WorkloadUsage(rules.history.percentile)
+
+    def estimate(self, info: PodInfo) -> Amounts:
+        """Each resource by itself: cpu may be known where memory is not."""
+        found = dict(default_estimator(info, self._rules))
+        kind = priority_class(info.pod)
+        for resource, usage in self._usage(info).items():
+            if resource in found and self._is_enough(usage):
+                limit = info.limits.get(resource_of(kind, resource) or "", 0)
+                found[resource] = min(usage.amount, limit if limit > 0 else LARGEST)
+        return found
+
+    def told(self, info: PodInfo) -> Mapping[str, str]:
+        """What it goes by, and why not by history."""
+        workload = workload_of(info.pod)
+        if workload is None:
+            return dict.fromkeys(MEASURED, "by default: the pod has no controller")
+        if self.history is None or not self.history.measured:
+            return dict.fromkeys(MEASURED, "by default: it is not known what pods use")
+        wanted = self._rules.history
+        few = f"fewer than {wanted.min_readings} of {wanted.min_pods}"
+        return {
+            resource: f"p{wanted.percentile} of {usage} of {workload}"
+            if self._is_enough(usage)
+            else f"by default: of {workload} there are {usage}, {few}"
+            for resource, usage in self._usage(info).items()
+        }
+
+    def _usage(self, info: PodInfo) -> Mapping[str, Usage]:
+        workload = workload_of(info.pod)
+        return {} if workload is None or self.history is None else self.history.of(workload)
+
+    def _is_enough(self, usage: Usage) -> bool:
+        wanted = self._rules.history
+        return usage.readings >= wanted.min_readings and usage.pods >= wanted.min_pods
+
+
+DEFAULT = "defaultEstimator"
+OWNER_HISTORY = "ownerHistoryEstimator"
+ESTIMATORS: Mapping[str, Callable[[Rules], Estimator]] = {
+    DEFAULT: DefaultEstimator,
+    OWNER_HISTORY: OwnerHistoryEstimator,
+}
 
 
 def default_estimator(info: PodInfo, rules: Rules) -> Amounts:
@@ -59,9 +144,6 @@ def default_estimator(info: PodInfo, rules: Rules) -> Amounts:
         resource: _estimated(info, resource_of(kind, resource), factor)
         for resource, factor in factors_of(info.pod, rules).items()
     }
-
-
-ESTIMATORS: Mapping[str, Estimator] = {"defaultEstimator": default_estimator}
 
 
 def factors_of(pod: Pod, rules: Rules) -> Mapping[str, int]:

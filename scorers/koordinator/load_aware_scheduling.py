@@ -39,7 +39,7 @@ from scorers.framework import Scores, Verdicts, round_half_away
 from scorers.koordinator.arguments import LoadAwareSchedulingArgs
 from scorers.koordinator.assigned import DELTA, ESTIMATED, PROD_DELTA, PROD_USAGE, AssignedPods, Candidate
 from scorers.koordinator.classes import PROD, priority_class
-from scorers.koordinator.estimator import ESTIMATORS, allocatable_of, default_estimator, forced_until
+from scorers.koordinator.estimator import DEFAULT, ESTIMATORS, allocatable_of, forced_until
 from scorers.koordinator.metrics import OPERATORS, Matrix, NodeMetric, ReportedMetrics, WindowMetrics
 from scorers.koordinator.thresholds import Thresholds, thresholds_of_arguments, thresholds_of_node
 from scorers.resources import amounts
@@ -112,7 +112,7 @@ class LoadAwareScheduling:
         self.args = arguments
         self._names = arguments.resources
         self._weights: I64 = np.array([arguments.weights.get(name, 0) for name in self._names], dtype=np.int64)
-        self._estimator = ESTIMATORS.get(arguments.estimator, default_estimator)
+        self._estimator = ESTIMATORS[arguments.estimator or DEFAULT](arguments)
         self._table = table
         self._reported = ReportedMetrics(self._names) if arguments.node_metric_source == "cluster" else None
         self._windows = WindowMetrics(self._names, interval=float(arguments.report_interval_seconds))
@@ -128,9 +128,9 @@ class LoadAwareScheduling:
         self.load_changed()
 
     def _needs(self) -> Needs:
-        source = self.args.node_metric_source
+        source, history = self.args.node_metric_source, self._estimator.history is not None
         if source == "cluster":
-            return Needs(node_metrics=True)
+            return Needs(pods=history, node_metrics=True)
         aggregation = self.args.aggregation
         kinds = (aggregation.usage_aggregation_type, aggregation.score_aggregation_type)
         return Needs(frozenset(OPERATORS[kind] for kind in kinds if kind in OPERATORS), pods=source == "windowsAndPods")
@@ -143,14 +143,18 @@ class LoadAwareScheduling:
             return
         self._reserve()
         meta = info.pod.metadata
-        estimate = self._estimator(info, self.args)
+        estimate = self._estimator.estimate(info)
         until = forced_until(info.pod, self.args, scheduled=at)
         prod = priority_class(info.pod) == PROD
         self.assigned_pods.add(info.key, Candidate((meta.namespace, meta.name), row, estimate, prod, at, until))
+        if self._estimator.history is not None:
+            self._estimator.history.add(info.key, info.pod)
 
     def unassigned(self, row: int, info: PodInfo) -> None:
         """A pod went."""
         self.assigned_pods.remove(info.key)
+        if self._estimator.history is not None:
+            self._estimator.history.remove(info.key)
 
     def node_changed(self, row: int, node: Node | None) -> None:
         """What it has, its thresholds, and what is measured of it."""
@@ -165,6 +169,8 @@ class LoadAwareScheduling:
 
     def load_changed(self) -> None:
         """There are new windows, or new numbers of pods."""
+        if self._estimator.history is not None:
+            self._estimator.history.take(self._table.pod_usage)
         if self._reported is not None:
             return
         self._reserve()
@@ -305,7 +311,7 @@ class LoadAwareScheduling:
         return self._view(pod, rows, measured, there, now=now, adding=PROD_DELTA)
 
     def _view(self, pod: PodInfo, rows: I64, measured: I64, there: Bool, *, now: float, adding: int = DELTA) -> _View:
-        estimate = self._estimator(pod, self.args)
+        estimate = self._estimator.estimate(pod)
         incoming = np.array([[estimate.get(name, 0)] for name in self._names], dtype=np.int64)
         delta = self.assigned_pods.sums(adding, rows)
         before = measured + delta
@@ -341,12 +347,14 @@ class LoadAwareScheduling:
         return steps
 
     def _inputs(self, pod: PodInfo) -> dict[str, Any]:
-        estimate = self._estimator(pod, self.args)
+        estimate = self._estimator.estimate(pod)
         inputs: dict[str, Any] = {
             "podEstimate": {name: estimate.get(name, 0) for name in self._names},
             "podClass": priority_class(pod.pod),
             "nodeMetricSource": self.args.node_metric_source,
         }
+        if told := self._estimator.told(pod):
+            inputs["estimator"] = told
         if not self.metrics.pods_known:
             seconds = self.args.report_interval_seconds
             inputs["podUsage"] = f"not known: pods older than {seconds} s are taken to be in the usage of their node"

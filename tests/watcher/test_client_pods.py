@@ -25,9 +25,9 @@ def in_process(service: FakeService, **options: Any) -> InProcessClient:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in everything but when it was received."""
+    """Equal in everything but when it was received, and the minutes that the document does not have."""
     if isinstance(one, Pods):
-        names = {each.name for each in fields(Pods)} - {"received", "age_at_receipt"}
+        names = {each.name for each in fields(Pods)} - {"received", "age_at_receipt", "recent"}
         return all(same(getattr(one, name), getattr(other, name)) for name in names)
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
@@ -49,6 +49,18 @@ def test_both_clients_return_the_same_pods() -> None:
             await inside.close()
 
         run(story)
+
+
+def test_the_client_beside_the_service_has_every_minute() -> None:
+    """Three minutes of three pods, the last of fifteen rows; not to be written to."""
+    pods = asyncio.run(in_process(FakeService(pods=publish_pods(small_pods()))).refresh_pods())
+    assert pods.recent is not None
+    cores, memory = pods.recent
+    assert [[0.25, 1.5, 0.0]] * 3 == cores[-3:].tolist()
+    assert np.isnan(cores[:-3]).all()
+    assert [2.0**30, 2.0**31] == memory[-1, :2].tolist()
+    assert np.isnan(memory[:, 2]).all()
+    assert [False, False] == [each.flags.writeable for each in pods.recent]
 
 
 def test_pods_are_arrays() -> None:

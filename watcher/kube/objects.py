@@ -58,10 +58,12 @@ def _one_map(values: Mapping[str, T]) -> Mapping[str, T]:
 
 
 class Owner(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Who made an object: kind "DaemonSet", "ReplicaSet", "Node" (of a mirror pod), …"""
+    """Who made an object: kind "DaemonSet", "ReplicaSet", "Node" (of a mirror pod), …; `controller` is true of the one
+    that manages it."""
 
     kind: str = ""
     name: str = ""
+    controller: bool | None = None
 
 
 class ObjectMetadata(Metadata, frozen=True, rename="camel", gc=False):
