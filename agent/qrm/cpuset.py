@@ -1,0 +1,58 @@
+"""Sets of CPUs (and of NUMA nodes) in the kernel's list format: "0-1,8-9".
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+CpuSet = frozenset[int]
+
+NONE: CpuSet = frozenset()
+MOST = 1 << 16
+"""Numbers from here on are refused: the largest kernels know 8,192 CPUs, and a range is written out as it is read."""
+
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+
+
+def parse(text: str) -> CpuSet:
+    """The set that a text names. Blanks around it are allowed, as the kernel ends its files with a newline.
+
+    Raises ValueError that quotes the part that is wrong.
+    """
+    stripped = text.strip()
+    if not stripped:
+        return NONE
+    found: set[int] = set()
+    for part in stripped.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{part!r} in {_shown(text)} is neither a number nor a range like 0-3")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ValueError(f"the range {part!r} in {_shown(text)} ends before it begins")
+        if last >= MOST:
+            raise ValueError(f"{part!r} in {_shown(text)} is beyond {MOST - 1}")
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def text(cpus: Iterable[int]) -> str:
+    """Ascending, neighbours as ranges; the empty set is the empty text."""
+    ordered = sorted(set(cpus))
+    parts: list[str] = []
+    start = 0
+    for i, cpu in enumerate(ordered):
+        if i + 1 < len(ordered) and ordered[i + 1] == cpu + 1:
+            continue
+        first = ordered[start]
+        parts.append(str(cpu) if first == cpu else f"{first}-{cpu}")
+        start = i + 1
+    return ",".join(parts)
+
+
+def _shown(given: str) -> str:
+    """Quoted, and not longer than a line: it may come from a file of any kind."""
+    return repr(given if len(given) <= 60 else given[:57] + "…")

@@ -1,0 +1,40 @@
+"""Golden cases of the QoS Resource Manager, tests/vectors/qrm.json, and the machines that they are about."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.qrm.machine import Cpu, Machine
+
+_VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "qrm.json").read_text())
+
+
+def group(name: str) -> list[dict[str, Any]]:
+    """All cases of a group; at least one there is."""
+    found: list[dict[str, Any]] = _VECTORS["groups"][name]["cases"]
+    assert found
+    return found
+
+
+def cases(name: str) -> pytest.MarkDecorator:
+    """Parametrises a test by the cases of a group."""
+    found = group(name)
+    return pytest.mark.parametrize("case", found, ids=[str(i) for i in range(len(found))])
+
+
+@cache
+def machine(name: str) -> Machine:
+    """A topology of the vectors."""
+    topology = _VECTORS["topologies"][name]
+    columns = zip(topology["core"], topology["socket"], topology["numa"], topology["l3"], strict=True)
+    return Machine({i: Cpu(i, *column) for i, column in enumerate(columns)})
+
+
+def numa_nodes(name: str) -> int:
+    """How many the topology says it has; 0 where upstream's test left it out."""
+    return int(_VECTORS["topologies"][name]["num_numa_nodes"])
