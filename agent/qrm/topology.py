@@ -73,7 +73,7 @@ def merge(
     collected = list(_collect(providers))
     if policy is Policy.NUMERIC:
         return _merge_numeric(collected, aligned)
-    lists = [hints for _, hints in collected]
+    lists: Sequence[Sequence[Hint]] = [hints for _, hints in collected]
     if policy is Policy.SINGLE_NUMA_NODE:
         lists = single_numa_hints(lists)
     best = _best(lists, everywhere)
