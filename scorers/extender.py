@@ -18,8 +18,9 @@ import ipaddress
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from time import perf_counter
 from typing import Any, NoReturn, TypeVar
 
@@ -173,7 +174,8 @@ class Extender:
 
     async def explain(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """ExtenderArgs -> for each node and plug-in every input, step and score, and the reason in words; best first.
-        Reserves nothing. Without nodes, all that are known are asked about."""
+        Reserves nothing, and what the pod itself has reserved is not counted, as when it is asked about again. Without
+        nodes, all that are known are asked about."""
         profile = self._profile(captured[0])
         args, names = await self._args(request)
         if args.node_names is None and args.nodes is None:
@@ -181,9 +183,13 @@ class Extender:
         info = _info(args)
         there, rows, _ = self._rows(names)
         now = self._now()
-        ranked, filtered = profile.rank(info, rows, now=now), profile.filter(info, rows, now=now)
+        self.table.expire(now)
+        without_itself = partial(self.table.without, info.key)
+        with without_itself():
+            ranked, filtered = profile.rank(info, rows, now=now), profile.filter(info, rows, now=now)
         told = self._explained(profile, info, there, names, now=now)
-        told["nodes"] = await _unhurried(self._explained_nodes(there, rows, ranked, filtered))
+        nodes = self._explained_nodes(there, rows, ranked, filtered)
+        told["nodes"] = await _unhurried(nodes, within=without_itself)
         return _json(told)
 
     async def nodes(self, request: web.Request, captured: Sequence[str]) -> web.Response:
@@ -278,7 +284,7 @@ class Extender:
     def _explained_nodes(
         self, known: Sequence[str], rows: I64, ranked: Ranked, filtered: Filtered
     ) -> Iterator[dict[str, Any]]:
-        """Best first. Nothing is read of the table any more: it may change between two of them."""
+        """Best first. No number is read of the table any more: it may change between two of them."""
         failures = filtered.failures(known)
         values, sampled = ranked.values.tolist(), self.table.load.sampled()[rows]
         for i in sorted(range(len(known)), key=lambda i: (known[i] in failures, -values[i], known[i])):
@@ -365,14 +371,18 @@ def _refuse(message: str) -> NoReturn:
     raise ApiError(400, "bad_request", message, "kube-scheduler's extender/v1 has the shape: Pod, Nodes, NodeNames")
 
 
-async def _unhurried(items: Iterable[T]) -> list[T]:
-    """All of them, with a turn for others now and then."""
+async def _unhurried(
+    items: Iterator[T], *, within: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> list[T]:
+    """All of them, some at once `within` a context, with a turn for others between."""
     found: list[T] = []
-    for item in items:
-        found.append(item)
-        if len(found) % AT_ONCE == 0:
-            await asyncio.sleep(0)
-    return found
+    while True:
+        with within():
+            some = list(islice(items, AT_ONCE))
+        found += some
+        if len(some) < AT_ONCE:
+            return found
+        await asyncio.sleep(0)
 
 
 async def _body(request: web.Request) -> bytes:

@@ -10,7 +10,8 @@ One writer, the event loop. No I/O, no clock: `now` (unix seconds) is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -304,6 +305,20 @@ class Table:
         for key in over:
             self._unassign(key)
         return over
+
+    @contextmanager
+    def without(self, key: str) -> Iterator[None]:
+        """As if this pod had no reservation, if it has one, within the block; nothing else may run meanwhile."""
+        held = self._pods[key] if key in self._reserved else None
+        if held is None:
+            yield
+            return
+        node = self.names[held.row]
+        self._unassign(key)
+        try:
+            yield
+        finally:
+            self.reserve(held.info.pod, node, now=held.at, until=held.until)
 
     @property
     def reserved(self) -> Mapping[str, str]:

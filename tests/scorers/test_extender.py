@@ -26,12 +26,14 @@ class Clock:
         return self.now
 
 
-def a_profile(cluster: Table, **settings: Any) -> Profile:
-    plugins = (
-        PluginSettings("TargetLoadPacking", 3, {"targetUtilization": 50}, ("score",)),
-        PluginSettings("LoadVariationRiskBalancing", 1, {}, ("score",)),
-        PluginSettings("HighLoadFilter", 1, {"usageThresholds": {"cpu": 90}}, ("filter",)),
-    )
+PLUGINS = (
+    PluginSettings("TargetLoadPacking", 3, {"targetUtilization": 50}, ("score",)),
+    PluginSettings("LoadVariationRiskBalancing", 1, {}, ("score",)),
+    PluginSettings("HighLoadFilter", 1, {"usageThresholds": {"cpu": 90}}, ("filter",)),
+)
+
+
+def a_profile(cluster: Table, plugins: tuple[PluginSettings, ...] = PLUGINS, **settings: Any) -> Profile:
     return Profile(ProfileSettings("p", plugins, **settings), cluster)
 
 
@@ -206,6 +208,30 @@ def test_reservations_may_be_left_out(reserve: str) -> None:
 def test_explaining_reserves_nothing(served: Served) -> None:
     served.post("explain", asking("cold", "warm"))
     assert served.table.reserved == {}
+
+
+def test_explaining_leaves_out_what_the_pod_itself_reserved() -> None:
+    """The scores are those that prioritize gave a moment ago, words do not count it, and the reservation is there."""
+    counting = (*PLUGINS, PluginSettings("LoadAwareScheduling", 2, {}, ("score", "filter")))
+    made = Served(a_cluster(), plugins=counting, precise_scores=True)
+    with made.live:
+        made.post("prioritize", asking("cold", "warm", "hot", name="before", milli=900))
+        given = scores(made.post("prioritize", asking("cold", "warm", "hot", milli=900)))
+        assert {"before": "cold", "web": "cold"} == made.table.reserved
+        for _ in range(2):
+            told = made.post("explain", asking("cold", "warm", "hot", milli=900)).json()["nodes"]
+            assert given == {each["name"]: int(each["score"] + 0.5) for each in told}
+        assert {"before": "cold", "web": "cold"} == made.table.reserved
+    reasons = {each["name"]: each["plugins"][-1]["reason"] for each in told}
+    assert "1 pod counts as its estimate: default/before: " in reasons["cold"]
+
+
+def test_a_reservation_ends_no_later_for_being_explained(served: Served) -> None:
+    """It has the time that it was given."""
+    served.post("prioritize", asking("cold", "warm"))
+    served.clock.now += RESERVED_S - 0.5
+    served.post("explain", asking("cold", "warm"))
+    assert ("web",) == served.table.expire(served.clock.now + 0.5)
 
 
 # --- bind ------------------------------------------------------------------------------------------------------------

@@ -139,6 +139,22 @@ class Events(RuleBasedStateMachine):
         if name in self.pods:
             self.table.reserve(self.pods[name], where, now=NOW, until=NOW + seconds)
 
+    @rule(name=st.sampled_from(["p0", "p1", "p2"]))
+    def a_reservation_is_left_out_for_a_moment(self, name: str) -> None:
+        """Then the pod counts nowhere; afterwards all is as it was."""
+        if old := self.pods.get(name):
+            before, reserved = repr(sorted(shown(self.table).items())), self.table.reserved
+            with self.table.without(identity(old)):
+                assert identity(old) not in self.table.reserved
+            assert (before, reserved) == (repr(sorted(shown(self.table).items())), self.table.reserved)
+
+    @rule(name=st.sampled_from(["p0", "p1", "p2"]), where=st.sampled_from(NODES), again=st.sampled_from(NODES))
+    def a_reservation_is_left_out_and_moves(self, name: str, where: str, again: str) -> None:
+        """The invariant after each rule lets reservations run out, so that this comes in one."""
+        self.pod_is_reserved(name, where, 5)
+        self.a_reservation_is_left_out_for_a_moment(name)
+        self.pod_is_reserved(name, again, 5)
+
     @rule()
     def load_comes(self) -> None:
         self.table.set_load(self.columns, now=NOW)
