@@ -24,7 +24,7 @@ Quantity = str | int | float
 Quantities = Mapping[str, Quantity]
 """By resource name: "cpu", "memory", "nvidia.com/gpu"."""
 
-ANNOTATION_DOMAINS = ("koordinator.sh", "crane.io", "gocrane.io")
+ANNOTATION_DOMAINS = ("koordinator.sh", "crane.io", "gocrane.io", "load-watcher.io")
 """Whose annotations are kept, sub-domains included."""
 ANNOTATIONS = frozenset({"kubernetes.io/config.source", "kubernetes.io/config.mirror"})
 """Others that are kept: they mark static pods and their mirrors."""

@@ -1,0 +1,471 @@
+"""Policies are read whole: what is right becomes rules, and of what is wrong everything is told, with its place."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent import model
+from agent.policy import read_percentage, read_texts, whole_number
+from agent.policy import schema as fields
+from agent.policy.fields import read
+from agent.policy.objects import read_metric_rule, read_rules
+from agent.policy.problems import Complaints, Place
+from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, problems, reading, text_of, throttling
+
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "crane.json").read_text())["vectors"]
+SHIPPED = Path(__file__).parents[3] / "deploy" / "agent" / "policies"
+
+
+def vectors(kind: str) -> pytest.MarkDecorator:
+    """Parametrises a test by Crane's cases of this kind; at least one there must be."""
+    found = [each for each in VECTORS if each["kind"] == kind]
+    assert found, kind
+    return pytest.mark.parametrize("case", found, ids=lambda case: case["id"])
+
+
+def first(complaints: Complaints) -> str | None:
+    """The first problem as Crane's webhook would class it."""
+    if not complaints.problems:
+        return None
+    return "Required" if complaints.problems[0].message.startswith("is missing") else "Invalid"
+
+
+# --- Crane's own cases -----------------------------------------------------------------------------------------------
+
+
+@vectors("validate_metric_rule")
+def test_crane_s_cases_of_metric_rules(case: dict[str, Any]):
+    complaints = Complaints(Place("vectors"))
+    rule = read(fields.MetricRule, case["input"], complaints)
+    read_metric_rule(rule, metrics=METRICS, complaints=complaints)
+    assert case["expected"]["head"] == first(complaints)
+
+
+@vectors("validate_rules")
+def test_crane_s_cases_of_rules(case: dict[str, Any]):
+    complaints = Complaints(Place("vectors"))
+    spec = read(fields.NodeQosSpec, case["input"], complaints)
+    read_rules(spec.rules, policy="p", metrics=METRICS, additions={}, complaints=complaints)
+    assert case["expected"]["head"] == first(complaints)
+
+
+@vectors("validate_node_quality_probe")
+def test_crane_s_cases_of_probes(case: dict[str, Any]):
+    found = problems(node_qos(nodeQualityProbe=case["input"]), throttling())
+    assert ("Invalid" == case["expected"]["head"]) == ("spec.nodeQualityProbe" in found)
+
+
+@vectors("parse_percentage")
+def test_crane_s_cases_of_percentages(case: dict[str, Any]):
+    expected = case["expected"]["head"]
+    if expected is None:
+        with pytest.raises(ValueError, match="no percentage"):
+            read_percentage(case["input"]["input"])
+    else:
+        assert expected == pytest.approx(read_percentage(case["input"]["input"]))
+
+
+def as_manifest(given: dict[str, Any]) -> dict[str, Any]:
+    """A PodQOS of the vectors as its author would have written it."""
+    spec: dict[str, Any] = {"allowedActions": ["throttle"]}
+    if "labels" in given or "exprs" in given:
+        expressions = [
+            {"key": each["key"], "operator": each["op"], "values": each["values"]} for each in given.get("exprs", ())
+        ]
+        spec["labelSelector"] = {"matchLabels": given.get("labels", {}), "matchExpressions": expressions}
+    if not given.get("nil_scope"):
+        scopes = [
+            {"scopeName": each["scope"], "operator": each["operator"], "values": each["values"]}
+            for each in given.get("scopes", ())
+        ]
+        spec["scopeSelector"] = {"matchExpressions": scopes}
+    return an_object("PodQOS", given["name"], **spec)
+
+
+REFUSED = {"empty-scope", "prio-reversed", "prio-exists", "bad-op-ns", "bad-op-qos"}
+"""Selectors of the vectors that match no pod, or all of them, whatever was meant."""
+
+
+@vectors("podqos_match")
+def test_selectors_that_can_only_be_a_mistake_are_refused_and_all_others_taken(case: dict[str, Any]):
+    for pod_qos in case["input"]["podqos"]:
+        found = reading(as_manifest(pod_qos), throttling())
+        assert (pod_qos["name"] in REFUSED) == bool(found.problems), pod_qos["name"]
+
+
+# --- what is right ---------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_is_what_its_author_wrote():
+    additions = '{high: {restoreValue: "3500", minDwellSeconds: 60, onMissing: all}}'
+    qos = node_qos(
+        a_rule(avoidanceThreshold=2, restoreThreshold=3, strategy="Preview"),
+        annotations={"load-watcher.io/rules": additions},
+    )
+    found = reading(qos, throttling())
+    assert not found.problems
+    (rule,) = found.policies.for_node({}).rules
+    assert rule == model.Rule(
+        policy="cpu",
+        name="high",
+        metric="cpu_total_usage",
+        watermark=4000,
+        action="throttle",
+        restore_watermark=3500,
+        avoidance_threshold=2,
+        restore_threshold=3,
+        preview=True,
+        on_missing="all",
+        min_dwell_seconds=60,
+    )
+
+
+def test_an_action_is_what_its_author_wrote():
+    action = an_object(
+        "AvoidanceAction",
+        annotations={"load-watcher.io/restore-step-ratio": "5"},
+        coolDownSeconds=60,
+        throttle={"cpuThrottle": {"minCPURatio": 20, "stepCPURatio": 10}, "memoryThrottle": {"forceGC": True}},
+        eviction={"terminationGracePeriodSeconds": 7},
+    )
+    expected = model.AvoidanceAction("a", 60, model.CpuThrottle(20, 10), 5, True, True, 7)
+    assert {"a": expected} == reading(action).policies.for_node({}).actions
+    assert {"b": model.AvoidanceAction("b")} == reading(an_object("AvoidanceAction", "b")).policies.for_node({}).actions
+
+
+def test_a_pod_qos_is_what_its_author_wrote():
+    scopes = [
+        {"scopeName": "QOSClass", "operator": "NotIn", "values": ["Guaranteed"]},
+        {"scopeName": "Priority", "operator": "In", "values": ["-100", "0-3000", "-9--7"]},
+    ]
+    expressions = [{"key": "tier", "operator": "DoesNotExist"}]
+    pod_qos = an_object(
+        "PodQOS",
+        labelSelector={"matchLabels": {"app": "x"}, "matchExpressions": expressions},
+        scopeSelector={"matchExpressions": scopes},
+        allowedActions=["throttle"],
+    )
+    found = reading(pod_qos, throttling())
+    assert not found.problems
+    (qos,) = found.policies.for_node({}).pod_qos
+    assert frozenset({"throttle"}) == qos.allowed_actions
+    assert model.LabelSelector((("app", "In", ("x",)), ("tier", "DoesNotExist", ()))) == qos.selector
+    assert qos.scopes == (
+        model.PodScope("QOSClass", "NotIn", ("Guaranteed",)),
+        model.PodScope("Priority", "In", ("-100", "0-3000", "-9--7"), ((-100, -100), (0, 3000), (-9, -7))),
+    )
+
+
+def test_older_names_mean_the_same():
+    older = an_object("NodeQOSEnsurancePolicy", "cpu", objectiveEnsurances=[a_rule()])
+    assert reading(node_qos(), throttling()).policies.for_node({}) == reading(older, throttling()).policies.for_node({})
+    for spelled in ("labelselector", "labelSelector"):
+        selecting: dict[str, Any] = {spelled: {"matchLabels": {"a": "b"}}}
+        pod_qos = an_object("PodQOS", allowedActions=["throttle"], **selecting)
+        (found,) = reading(pod_qos, throttling()).policies.for_node({}).pod_qos
+        assert model.LabelSelector((("a", "In", ("b",)),)) == found.selector
+    both = an_object("PodQOS", allowedActions=[], labelselector={}, labelSelector={})
+    assert "another spelling of labelSelector" in problems(both)["spec.labelselector"]
+
+
+def test_lists_json_and_several_files_are_read():
+    listed = {"apiVersion": "v1", "kind": "List", "items": [node_qos(), throttling()]}
+    whole = reading(node_qos(), throttling()).policies.for_node({})
+    assert whole == reading(listed).policies.for_node({})
+    texts = {"b.yaml": f"---\n---\n{text_of(node_qos())}", "a.json": json.dumps(throttling())}
+    found = read_texts(texts, metrics=METRICS)
+    assert not found.problems
+    assert whole == found.policies.for_node({})
+
+
+def test_what_kubectl_adds_is_passed_over():
+    qos = node_qos()
+    qos["metadata"] |= {
+        "uid": "1",
+        "resourceVersion": "3",
+        "managedFields": [{"a": 1}],
+        "creationTimestamp": "2026-01-01",
+    }
+    qos["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    assert not reading({**qos, "status": {}}, throttling()).problems
+
+
+@pytest.mark.parametrize(
+    ("labels", "rules"), [({"pool": "batch"}, 2), ({"pool": "web"}, 1), ({}, 1), (None, 1)], ids=str
+)
+def test_a_node_qos_holds_on_the_nodes_that_it_selects(labels: dict[str, str] | None, rules: int):
+    """And where a node's labels are not known, only those for every node do."""
+    everywhere = node_qos()
+    batch = node_qos(name="batch", selector={"matchLabels": {"pool": "batch"}})
+    found = reading(batch, everywhere, throttling()).policies.for_node(labels)
+    assert rules == len(found.rules)
+    assert ["batch", "cpu"][-rules:] == [rule.policy for rule in found.rules]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "expected"),
+    [("4500m", 5), ("500m", 1), (4, 4), ("3Gi", 3 << 30), ("1e3", 1000), (0.5, 1), ("-1500m", -1)],
+)
+def test_quantities_are_rounded_up(quantity: str | float, expected: int):
+    """As Quantity.Value() does."""
+    assert expected == whole_number(quantity)
+
+
+def test_the_policies_that_we_ship_are_right():
+    texts = {path.name: path.read_text() for path in SHIPPED.glob("*.yaml")}
+    found = read_texts(texts, metrics=METRICS)
+    assert not found.problems
+    assert not found.notices
+    assert 2 == len(found.policies.for_node({}).rules)
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "words"),
+    [
+        (a_rule(metricRule={"name": "cpu_total_usge", "value": 1}), "metricRule.name", "Did you mean cpu_total_usage?"),
+        (a_rule(metricRule={"name": "cpu_total_usage", "value": "0"}), "metricRule.value", "above 0"),
+        (a_rule(metricRule={"name": "cpu_total_usage", "value": "-1"}), "metricRule.value", "above 0"),
+        (a_rule(metricRule={"name": "cpu_total_usage", "value": "much"}), "metricRule.value", "no quantity"),
+        (a_rule(metricRule={"name": "cpu_total_usage", "value": [1]}), "metricRule.value", "must be a quantity"),
+        (a_rule(metricRule={"name": "cpu_total_usage", "value": float("inf")}), "metricRule.value", "no quantity"),
+        (a_rule(metricRule={"name": "cpu_total_usage"}), "metricRule.value", "must be given"),
+        (a_rule(metricRule="cpu"), "metricRule", "must be a mapping"),
+        (a_rule(metricRule=None), "metricRule", "is missing"),
+        (a_rule(avoidanceThreshold=0), "avoidanceThreshold", "from 1 to"),
+        (a_rule(restoreThreshold=-1), "restoreThreshold", "from 1 to"),
+        (a_rule(avoidanceThreshold="2"), "avoidanceThreshold", "a whole number"),
+        (a_rule(avoidanceThreshold=1.5), "avoidanceThreshold", "a whole number"),
+        (a_rule(restoredThreshold=1), "restoredThreshold", "Did you mean restoreThreshold?"),
+        (a_rule(strategy="preview"), "strategy", "must be None or Preview"),
+        (a_rule(actionName="throtle"), "actionName", "Did you mean throttle?"),
+        (a_rule(actionName=None), "actionName", "is missing"),
+        (a_rule(name=None), "name", "is missing"),
+        (a_rule(name="cpu.high"), "name", "DNS-1123"),
+        (a_rule(name=7), "name", "put it in quotes"),
+    ],
+)
+def test_what_is_wrong_with_a_rule_is_told_with_its_place(rule: dict[str, Any], path: str, words: str):
+    found = problems(node_qos(rule), throttling())
+    assert [f"spec.rules[0].{path}"] == list(found)
+    assert words in found[f"spec.rules[0].{path}"]
+
+
+def test_everything_that_is_wrong_is_told_at_once():
+    qos = node_qos(a_rule(avoidanceThreshold=0, colour="red", metricRule={"name": "x", "value": 0}), a_rule("second"))
+    action = an_object("AvoidanceAction", "throttle", throttle={"cpuThrottle": {"minCPURatio": 101}}, coolDownSeconds=0)
+    found = reading({**qos, "sepc": {}}, action)
+    assert [str(each.place) for each in found.problems] == [
+        "a.yaml document 1: NodeQOS/cpu sepc",
+        "a.yaml document 1: NodeQOS/cpu spec.rules[0].avoidanceThreshold",
+        "a.yaml document 1: NodeQOS/cpu spec.rules[0].colour",
+        "a.yaml document 1: NodeQOS/cpu spec.rules[0].metricRule.name",
+        "a.yaml document 1: NodeQOS/cpu spec.rules[0].metricRule.value",
+        "a.yaml document 2: AvoidanceAction/throttle spec.throttle.cpuThrottle.minCPURatio",
+        "a.yaml document 2: AvoidanceAction/throttle spec.coolDownSeconds",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "path", "words"),
+    [
+        (an_object("NodeQoS", rules=[]), "kind", "Did you mean NodeQOS?"),
+        ({**node_qos(), "apiVersion": "ensurance.crane.io/v1"}, "apiVersion", "must be ensurance.crane.io/v1alpha1"),
+        (node_qos(name="1st"), "metadata.name", "no name for a NodeQOS"),
+        (an_object("NodeQOS"), "spec.rules", "without rules does nothing"),
+        (an_object("PodQOS", "", allowedActions=[]), "metadata.name", "is missing"),
+        (
+            node_qos(nodeQualityProbe={"nodeLocalGet": {}, "httpGet": {}}),
+            "spec.nodeQualityProbe",
+            "has nodeLocalGet and httpGet",
+        ),
+        (node_qos(selector={"matchLabels": {"a": 1}}), "spec.selector.matchLabels.a", "put it in quotes"),
+        (
+            node_qos(selector={"matchExpressions": [{"key": "a", "operator": "In"}]}),
+            "spec.selector.matchExpressions[0].values",
+            "needs at least one",
+        ),
+        (
+            node_qos(selector={"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}),
+            "spec.selector.matchExpressions[0].values",
+            "takes none",
+        ),
+        (an_object("PodQOS", allowedActions=[], scopeSelector={}), "spec.scopeSelector", "every pod"),
+        (
+            an_object(
+                "PodQOS",
+                allowedActions=[],
+                scopeSelector={
+                    "matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["besteffort"]}]
+                },
+            ),
+            "spec.scopeSelector.matchExpressions[0].values[0]",
+            "Did you mean BestEffort?",
+        ),
+        (
+            an_object(
+                "PodQOS",
+                allowedActions=[],
+                scopeSelector={"matchExpressions": [{"scopeName": "Priority", "operator": "In", "values": ["9-1"]}]},
+            ),
+            "spec.scopeSelector.matchExpressions[0].values[0]",
+            "empty range",
+        ),
+        (an_object("AvoidanceAction", eviction={"terminationGracePeriodSeconds": -1}), None, "from 0 to"),
+        (
+            an_object("AvoidanceAction", annotations={"load-watcher.io/restore-step-ratio": "0"}),
+            "metadata.annotations.load-watcher.io/restore-step-ratio",
+            "from 1 to 100",
+        ),
+        (
+            node_qos(annotations={"load-watcher.io/rule": "{}"}),
+            "metadata.annotations.load-watcher.io/rule",
+            "Did you mean load-watcher.io/rules?",
+        ),
+        (
+            node_qos(annotations={"load-watcher.io/rules": "{hihg: {}}"}),
+            "metadata.annotations.load-watcher.io/rules.hihg",
+            "Did you mean high?",
+        ),
+        (
+            node_qos(annotations={"load-watcher.io/rules": "{high: {restoreVal: 1}}"}),
+            "metadata.annotations.load-watcher.io/rules.high.restoreVal",
+            "Did you mean restoreValue?",
+        ),
+        (
+            node_qos(annotations={"load-watcher.io/rules": "{high: {restoreValue: 0}}"}),
+            "metadata.annotations.load-watcher.io/rules.high.restoreValue",
+            "above 0",
+        ),
+        (
+            node_qos(annotations={"load-watcher.io/rules": '{high: {restoreValue: "4001"}}'}),
+            "rule high",
+            "between the two it would do both",
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_object_is_told_with_its_place(manifest: dict[str, Any], path: str | None, words: str):
+    found = problems(manifest, throttling())
+    ((place, message),) = found.items()
+    assert words in message
+    assert path is None or path == place
+
+
+def test_an_empty_scope_selector_is_taken_from_who_says_that_it_is_meant():
+    everyone = an_object(
+        "PodQOS", annotations={"load-watcher.io/match-every-pod": "true"}, allowedActions=["throttle"], scopeSelector={}
+    )
+    found = reading(everyone, throttling())
+    assert not found.problems
+    assert "selects every pod" in str(found.notices[0])
+    assert () == found.policies.for_node({}).pod_qos[0].scopes
+
+
+def test_two_rules_that_take_and_give_back_at_once_contradict_each_other():
+    annotations = {"load-watcher.io/rules": "{high: {restoreValue: 5000}}"}
+    high = node_qos(a_rule(metricRule={"name": "cpu_total_usage", "value": 6000}), name="high", annotations=annotations)
+    (found,) = reading(node_qos(), high, throttling()).problems
+    assert "contradicts cpu.high: above 4000 cpu.high lets throttle take what high.high gives back" in found.message
+    several = reading(node_qos(), node_qos(name="other"), throttling())
+    assert not several.problems
+    assert "the lower watermark, 4000, counts" in several.notices[0].message
+
+
+def test_names_that_are_there_twice_are_told():
+    (found,) = reading(throttling(), throttling()).problems
+    assert "is there twice, the first time in a.yaml document 1" in found.message
+    assert "another rule" in problems(node_qos(a_rule(), a_rule()), throttling())["spec.rules[1].name"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kind: NodeQOS\nkind: PodQOS\n", "line 2, column 1: kind is given twice"),
+        ("a: &a [1]\nb: *a\n", "line 2, column 4: aliases"),
+        ("a: [", "is not YAML: line"),
+        ("just text", "is not an object of Kubernetes but 'just text'"),
+        ("{" * 5000, "is not YAML"),
+        ("- a\n", "is not an object of Kubernetes"),
+    ],
+)
+def test_what_is_no_policy_file_at_all_is_told(text: str, words: str):
+    (found,) = read_texts({"a.yaml": text}, metrics=METRICS).problems
+    assert words in found.message
+
+
+def test_other_objects_in_the_same_file_are_passed_over_with_a_notice():
+    found = reading(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}, an_object("ServicePolicy", "s")
+    )
+    assert not found.problems
+    assert ["is passed over: it is no policy", "is passed over: nothing ever read it"] == [
+        each.message for each in found.notices
+    ]
+
+
+def test_what_has_no_effect_is_said():
+    qos = node_qos(
+        nodeQualityProbe={"nodeLocalGet": {"localCacheTTLSeconds": 60}, "timeoutSeconds": 3},
+        elasticCpuLimit={"elasticNodeCpuLimit": {"percent": 3}},
+    )
+    nothing = an_object("PodQOS", "none", allowedActions=["throttle", "gone"])
+    bare = an_object("AvoidanceAction", "bare", eviction=None, throttle={})
+    found = reading(qos, throttling(), nothing, bare)
+    assert not found.problems
+    assert [f"{each.place.path}: {each.message.partition(':')[0]}" for each in found.notices] == [
+        "spec.nodeQualityProbe.nodeLocalGet.localCacheTTLSeconds: has no effect here",
+        "spec.nodeQualityProbe.timeoutSeconds: has no effect here",
+        "spec.elasticCpuLimit: has no effect here",
+        "spec: selects no pod",
+        "spec.allowedActions: there is no AvoidanceAction gone",
+        "spec.eviction: is null, which is the same as not being there; for one without fields write {}",
+        "spec.throttle: takes nothing off",
+    ]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "value", "rules", "metricRule", "selector", "matchLabels", "x"]), inner
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    st.sampled_from(["NodeQOS", "NodeQOSEnsurancePolicy", "PodQOS", "AvoidanceAction"]),
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "rules",
+                "selector",
+                "nodeQualityProbe",
+                "throttle",
+                "eviction",
+                "scopeSelector",
+                "labelSelector",
+                "allowedActions",
+            ]
+        ),
+        JSON,
+    ),
+    JSON,
+)
+def test_no_object_can_do_more_than_be_refused(kind: str, spec: dict[str, Any], addition: Any):
+    manifest = {
+        "apiVersion": "ensurance.crane.io/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": "a", "annotations": {"load-watcher.io/rules": json.dumps(addition)}},
+        "spec": spec,
+    }
+    found = read_texts({"a.json": json.dumps(manifest)}, metrics=METRICS)
+    assert all(str(each) for each in (*found.problems, *found.notices))

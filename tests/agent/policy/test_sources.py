@@ -1,0 +1,257 @@
+"""What is in force while files and objects change: a slip keeps the old set, and absence is never taken for 'none'."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from agent.policy import ClusterPolicies, DirectoryPolicies, InForce, check_directory
+from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, text_of, throttling, write
+from tests.fakes.kube import FakeKube
+from tests.waiting import eventually
+from tests.watcher.kube.asking import asked
+
+Outcome = TypeVar("Outcome")
+GOOD = text_of(node_qos(), throttling())
+WRONG = text_of(node_qos(a_rule(avoidanceThreshold=0)), throttling())
+API = "ensurance.crane.io/v1alpha1"
+
+
+def names(in_force: InForce) -> list[str] | None:
+    """What is in force, as KIND/NAME; None if nothing is known."""
+    if in_force.policies is None:
+        return None
+    return ["/".join(key) for key in in_force.policies.objects]
+
+
+def in_force(source: DirectoryPolicies) -> InForce:
+    """What is in force now."""
+    return asyncio.run(source.refresh())
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> DirectoryPolicies:
+    return DirectoryPolicies(tmp_path, metrics=METRICS)
+
+
+# --- a directory -----------------------------------------------------------------------------------------------------
+
+
+def test_files_are_followed(tmp_path: Path, source: DirectoryPolicies):
+    """An empty directory has no policies, and that is known."""
+    assert [] == names(in_force(source))
+    write(tmp_path, a=GOOD)
+    assert ["AvoidanceAction/throttle", "NodeQOS/cpu"] == names(in_force(source))
+    write(tmp_path, b=text_of(node_qos(name="more")))
+    assert ["AvoidanceAction/throttle", "NodeQOS/cpu", "NodeQOS/more"] == names(in_force(source))
+    (tmp_path / "a.yaml").unlink()
+    assert ["AvoidanceAction/throttle"] != names(
+        in_force(source)
+    )  # more is left without its action, which is a problem
+    (tmp_path / "b.yaml").unlink()
+    assert [] == names(in_force(source))
+
+
+def test_a_bad_file_leaves_the_old_set_in_force_and_is_told_once(
+    tmp_path: Path, source: DirectoryPolicies, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO, logger="agent.policy")
+    write(tmp_path, a=GOOD)
+    good = in_force(source)
+    write(tmp_path, a=WRONG)
+    for _ in range(3):
+        bad = in_force(source)
+        assert (good.policies, 1) == (bad.policies, len(bad.problems))
+    write(tmp_path, a=GOOD)
+    assert not in_force(source).problems
+    told = [each.getMessage().partition("\n")[0] for each in caplog.records]
+    assert told == [
+        f"policies of {tmp_path} are in force: 2",
+        f"policies of {tmp_path} are refused, the policies before them stay in force; problems: 1",
+        f"policies of {tmp_path} are in force: 2",
+    ]
+
+
+def test_before_there_was_a_good_set_nothing_is_known(tmp_path: Path, source: DirectoryPolicies):
+    write(tmp_path, a=WRONG)
+    assert names(in_force(source)) is None
+    assert in_force(source).problems
+
+
+def test_what_is_no_longer_there_goes_even_if_something_else_is_wrong(tmp_path: Path, source: DirectoryPolicies):
+    write(tmp_path, a=GOOD, b=text_of(node_qos(name="more")))
+    in_force(source)
+    write(tmp_path, a=WRONG)
+    (tmp_path / "b.yaml").unlink()
+    assert ["AvoidanceAction/throttle", "NodeQOS/cpu"] == names(in_force(source))
+    write(tmp_path, a=text_of(node_qos(a_rule(avoidanceThreshold=0))))
+    after = in_force(source)
+    assert ["NodeQOS/cpu"] == names(after)
+    assert after.policies is not None
+    assert not after.policies.for_node({}).rules  # its action went, so it can do nothing
+
+
+def test_of_a_file_that_is_no_yaml_nothing_goes(tmp_path: Path, source: DirectoryPolicies):
+    write(tmp_path, a=GOOD)
+    in_force(source)
+    write(tmp_path, a="kind: [")
+    assert ["AvoidanceAction/throttle", "NodeQOS/cpu"] == names(in_force(source))
+
+
+@pytest.mark.parametrize("broken", ["directory", "file", "encoding", "size"])
+def test_what_cannot_be_read_is_not_no_policies(tmp_path: Path, broken: str):
+    directory = tmp_path / "policies"
+    directory.mkdir()
+    source = DirectoryPolicies(directory, metrics=METRICS)
+    write(directory, a=GOOD)
+    good = in_force(source)
+    if broken == "directory":
+        directory.rename(tmp_path / "elsewhere")
+    elif broken == "file":
+        (directory / "a.yaml").unlink()
+        (directory / "a.yaml").mkdir()
+    elif broken == "encoding":
+        (directory / "a.yaml").write_bytes(b"a: \xff")
+    else:
+        write(directory, a="#" * (1 << 20) + "\n")
+    bad = in_force(source)
+    assert good.policies == bad.policies
+    assert bad.problems
+    assert "cannot be read" in str(bad.problems[0]) or "more than" in str(bad.problems[0])
+
+
+def test_a_directory_that_was_never_there_is_a_problem_and_knows_nothing(tmp_path: Path):
+    source = DirectoryPolicies(tmp_path / "none", metrics=METRICS)
+    missing = in_force(source)
+    assert names(missing) is None
+    assert f"{tmp_path / 'none'}: cannot be read: No such file or directory" in str(missing.problems[0])
+
+
+def test_a_mounted_config_map_is_followed(tmp_path: Path, source: DirectoryPolicies):
+    """Its files are links through ..data, which is swapped as a whole."""
+    for number, text in enumerate([GOOD, text_of(node_qos(name="other"), throttling())]):
+        (version := tmp_path / f"..version-{number}").mkdir()
+        (version / "a.yaml").write_text(text)
+    (tmp_path / "..data").symlink_to("..version-0")
+    (tmp_path / "a.yaml").symlink_to("..data/a.yaml")
+    assert ["AvoidanceAction/throttle", "NodeQOS/cpu"] == names(in_force(source))
+    (tmp_path / "..new").symlink_to("..version-1")
+    (tmp_path / "..new").rename(tmp_path / "..data")
+    assert ["AvoidanceAction/throttle", "NodeQOS/other"] == names(in_force(source))
+
+
+def test_checking_a_directory_tells_everything(tmp_path: Path):
+    assert "there is no file *.yaml, *.yml, *.json here" in str(check_directory(tmp_path, metrics=METRICS).notices[0])
+    write(tmp_path, a=GOOD)
+    assert check_directory(tmp_path, metrics=METRICS).usable
+    write(tmp_path, b=WRONG, c="[")
+    assert 4 == len(check_directory(tmp_path, metrics=METRICS).problems)
+    assert not check_directory(tmp_path / "none", metrics=METRICS).usable
+
+
+# --- the Kubernetes API ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Any:
+    with FakeKube() as server:
+        for plural, kind in (("nodeqoss", "NodeQOS"), ("avoidanceactions", "AvoidanceAction"), ("podqoss", "PodQOS")):
+            server.define(f"{API}/{plural}", kind)
+        yield server
+
+
+def put(server: FakeKube, manifest: dict[str, Any]) -> None:
+    """As `kubectl apply` does."""
+    plural = {"NodeQOS": "nodeqoss", "AvoidanceAction": "avoidanceactions", "PodQOS": "podqoss"}[manifest["kind"]]
+    name = manifest["metadata"]["name"]
+    server.put(f"{API}/{plural}", name, metadata=manifest["metadata"], spec=manifest["spec"])
+
+
+def following(server: FakeKube, story: Callable[[ClusterPolicies], Awaitable[Outcome]]) -> Outcome:
+    """What a story makes of policies that are followed in this server."""
+
+    async def inside(client: Any) -> Outcome:
+        source = ClusterPolicies(client, metrics=METRICS)
+        await source.start()
+        try:
+            return await story(source)
+        finally:
+            await source.close()
+
+    return asked(server, inside)
+
+
+async def until(source: ClusterPolicies, condition: Callable[[InForce], object], *, what: str) -> InForce:
+    """What is in force once it is so."""
+
+    async def reached():
+        return bool(condition(await source.refresh()))
+
+    await eventually(reached, what=what)
+    return await source.refresh()
+
+
+def test_objects_of_the_cluster_are_followed(server: FakeKube):
+    put(server, node_qos(annotations={"load-watcher.io/rules": "{high: {restoreValue: 3000}}"}))
+    put(server, throttling())
+    put(server, an_object("PodQOS", "be", allowedActions=["throttle"], labelSelector={"matchLabels": {"a": "b"}}))
+
+    async def story(source: ClusterPolicies) -> None:
+        found = await until(source, lambda found: names(found), what="the policies")
+        assert ["AvoidanceAction/throttle", "NodeQOS/cpu", "PodQOS/be"] == names(found)
+        assert found.policies is not None
+        assert 3000 == found.policies.for_node({}).rules[0].restore_watermark
+        put(server, node_qos(a_rule(avoidanceThreshold=0)))
+        bad = await until(source, lambda found: found.problems, what="the problem")
+        assert found.policies == bad.policies
+        where = "Kubernetes API: NodeQOS/cpu spec.rules[0].avoidanceThreshold"
+        assert where == str(bad.problems[0].place)
+        server.delete(f"{API}/nodeqoss", "cpu")
+        await until(source, lambda found: "NodeQOS/cpu" not in (names(found) or ()), what="the policy to go")
+
+    following(server, story)
+
+
+def test_an_api_that_is_away_is_not_no_policies(server: FakeKube):
+    """Neither before the first list, when nothing is known, nor later, when what was known stays."""
+    put(server, node_qos())
+    put(server, throttling())
+    server.forbidden = {("list", f"{API}/podqoss")}
+
+    async def story(source: ClusterPolicies) -> None:
+        refused = await until(source, lambda found: "cannot be listed" in str(found.problems), what="the refusal")
+        assert names(refused) is None
+        server.forbidden = set()
+        found = await until(source, lambda found: names(found) and not found.problems, what="the policies")
+        server.forbidden = {(verb, f"{API}/{kind}") for verb in ("list", "watch") for kind in ("nodeqoss", "podqoss")}
+        server.drop_connections()
+        for _ in range(20):
+            assert found.policies == (await source.refresh()).policies
+            await asyncio.sleep(0.01)
+
+    following(server, story)
+
+
+def test_a_cluster_without_the_definitions_has_no_policies():
+    async def story(source: ClusterPolicies) -> list[str] | None:
+        return names(await until(source, lambda found: names(found) is not None, what="an answer"))
+
+    with FakeKube() as server:
+        assert [] == following(server, story)
+
+
+def test_an_object_that_is_none_costs_no_other(server: FakeKube):
+    put(server, node_qos())
+    put(server, throttling())
+
+    async def story(source: ClusterPolicies) -> None:
+        found = await until(source, lambda found: names(found), what="the policies")
+        server.put(f"{API}/avoidanceactions", "throttle", spec=["not", "a", "mapping"])
+        bad = await until(source, lambda found: found.problems, what="the problem")
+        assert found.policies == bad.policies
+        assert "AvoidanceAction/throttle: cannot be read" in str(bad.problems[0])
+
+    following(server, story)
