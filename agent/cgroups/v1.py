@@ -1,0 +1,167 @@
+"""Version 1: a tree of directories for each controller, which the group has under the same path in each.
+
+Facts that were measured (crane.md §10): an unlimited quota is -1; less than 1000 µs, and more than the parent has, is
+EINVAL; a limit below what is used is EBUSY; 0 into memory.force_empty drops the file cache under running processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+from agent.cgroups import content
+from agent.cgroups.base import Cpu, Directory, Group, Memory, Pressure, Quota, Resource, Tree, read_back
+from agent.cgroups.errors import CgroupError, CgroupUnsupported
+from agent.cgroups.ordering import fits_below
+
+CONTROLLERS = ("cpu", "cpuacct", "memory")
+UNIFIED = "unified"
+"""Not a controller: version 2's tree, where it stands beside (hybrid)."""
+SHARES = (2, 262144)
+
+
+class TreeV1(Tree):
+    """`roots` is where each controller's tree is: CONTROLLERS, and UNIFIED where there is one."""
+
+    def __init__(self, roots: Mapping[str, str]) -> None:
+        self._roots = {name: Directory.at(path) for name, path in roots.items()}
+
+    def open(self, path: str) -> Group:
+        return GroupV1(self._roots, path)
+
+    def close(self) -> None:
+        for root in self._roots.values():
+            root.close()
+
+
+class GroupV1(Group):
+    """A group. Its directories are opened as they are needed."""
+
+    __slots__ = ("_above", "_open", "_roots", "_step", "path")
+
+    def __init__(
+        self, roots: Mapping[str, Directory], path: str, *, above: GroupV1 | None = None, step: str = ""
+    ) -> None:
+        self.path = path
+        self._roots = roots
+        self._above = above
+        self._step = step
+        self._open: dict[str, Directory] = {}
+
+    def close(self) -> None:
+        for directory in self._open.values():
+            directory.close()
+        self._open.clear()
+
+    def child(self, name: str) -> GroupV1:
+        return GroupV1(self._roots, f"{self.path}/{name}", above=self, step=name)
+
+    def children(self) -> list[str]:
+        return self._in("cpuacct").directories()
+
+    def _in(self, controller: str) -> Directory:
+        found = self._open.get(controller)
+        if found is None:
+            if controller not in self._roots:
+                raise CgroupUnsupported("this machine has it not", path=f"{controller}:{self.path}")
+            if self._above is not None:
+                found = self._above._in(controller).child(self._step)
+            else:
+                found = self._roots[controller].walk(self.path)
+            self._open[controller] = found
+        return found
+
+    # --- readings ----------------------------------------------------------------------------------------------------
+
+    def cpu_usage_ns(self) -> int:
+        return self._in("cpuacct").parse("cpuacct.usage", content.natural, expected="nanoseconds")
+
+    def cpu(self) -> Cpu:
+        usage = self.cpu_usage_ns()
+        stat = self._in("cpu").parse("cpu.stat", _throttling, expected="nr_periods, nr_throttled, throttled_time")
+        return Cpu(usage, *stat)
+
+    def quota(self) -> Quota:
+        quota = self._in("cpu").parse("cpu.cfs_quota_us", content.integer, expected="microseconds or -1")
+        return Quota(None if quota < 0 else quota, self._period())
+
+    def _period(self) -> int:
+        return self._in("cpu").parse("cpu.cfs_period_us", content.positive, expected="microseconds")
+
+    def weight(self) -> int:
+        return self._in("cpu").parse("cpu.shares", content.natural, expected="shares")
+
+    def shares(self) -> int:
+        return self.weight()
+
+    def memory(self) -> Memory:
+        memory = self._in("memory")
+        usage = memory.parse("memory.usage_in_bytes", content.natural, expected="bytes")
+        inactive = memory.parse("memory.stat", _inactive_file, expected="statistics with total_inactive_file")
+        return Memory(usage, max(usage - inactive, 0))
+
+    def memory_limit(self) -> int | None:
+        return self._in("memory").parse("memory.limit_in_bytes", content.limit, expected="bytes")
+
+    def memory_high(self) -> int | None:
+        raise self._of_version_2("memory.high")
+
+    def oom_kills(self) -> int:
+        return self._in("memory").parse("memory.oom_control", _oom_kills, expected="oom_kill and a number")
+
+    def pressure(self, resource: Resource) -> Pressure:
+        return self._in(UNIFIED).parse(f"{resource}.pressure", content.pressure, expected="pressure")
+
+    def processes(self) -> tuple[int, ...]:
+        return self._in("cpu").parse("cgroup.procs", content.naturals, expected="process ids")
+
+    # --- writings ----------------------------------------------------------------------------------------------------
+
+    def set_quota(self, quota: Quota) -> None:
+        cpu, wanted = self._in("cpu"), -1 if quota.quota is None else quota.quota
+        if self._period() != quota.period:
+            cpu.write("cpu.cfs_period_us", str(quota.period), hint="A period has 1000 to 1000000 microseconds.")
+        try:
+            cpu.write("cpu.cfs_quota_us", str(wanted), hint="A quota has at least 1000 microseconds, or -1 for none.")
+        except CgroupError as error:
+            error.hint += self._limit_above(quota)
+            raise
+        read_back(quota, self.quota(), path=f"{cpu.path}/cpu.cfs_quota_us")
+
+    def _limit_above(self, quota: Quota) -> str:
+        """What to say where the group above has less; nothing where it has not, or cannot be asked."""
+        parent = self.path.rpartition("/")[0]
+        with contextlib.suppress(CgroupError), GroupV1(self._roots, parent) as above:
+            most = above.quota()
+            if parent and not fits_below(quota, most):
+                return f" The group above has {most.quota} of {most.period}, and none below may have more."
+        return ""
+
+    def set_weight(self, weight: int) -> None:
+        cpu = self._in("cpu")
+        cpu.write("cpu.shares", str(weight), hint=f"Shares are {SHARES[0]} to {SHARES[1]}.")
+        read_back(weight, self.weight(), path=f"{cpu.path}/cpu.shares")
+
+    def set_memory_high(self, limit: int | None) -> None:
+        raise self._of_version_2("memory.high")
+
+    def reclaim(self, wanted: int) -> int:
+        before = self.memory().usage
+        self._in("memory").write("memory.force_empty", "0")
+        return max(before - self.memory().usage, 0)
+
+    def _of_version_2(self, file: str) -> CgroupUnsupported:
+        return CgroupUnsupported(f"{file} is of version 2, and these are of version 1", path=self.path)
+
+
+def _throttling(text: bytes) -> tuple[int, int, int]:
+    periods, throttled = content.required(text, b"nr_periods"), content.required(text, b"nr_throttled")
+    return periods, throttled, content.required(text, b"throttled_time")
+
+
+def _inactive_file(text: bytes) -> int:
+    return content.required(text, b"total_inactive_file")
+
+
+def _oom_kills(text: bytes) -> int:
+    return content.required(text, b"oom_kill")

@@ -1,0 +1,153 @@
+"""Version 2: one tree for all controllers.
+
+Facts that were measured (crane.md §10): cpu.stat tells usage_usec without the cpu controller too; a quota below 1000 µs
+and -1 are EINVAL, unlimited is "max"; a child may have more than its parent, and runs within the parent's all the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+
+from agent.cgroups import content
+from agent.cgroups.base import Cpu, Directory, Group, Memory, Pressure, Quota, Resource, Tree, read_back
+from agent.cgroups.errors import CgroupError
+
+WEIGHTS = (1, 10000)
+PAGE = mmap.PAGESIZE
+
+
+def shares_of_weight(weight: int) -> int:
+    """The cpu.shares from which the kubelet makes this cpu.weight: weight = 1 + (shares - 2) * 9999 / 262142, rounded
+    down; of those that give the same weight the smallest. (Runtimes of 2025 and later bend that line.)"""
+    return 2 + -(-(weight - 1) * 262142 // 9999)
+
+
+class TreeV2(Tree):
+    """`root` is where it is mounted."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Directory.at(root)
+
+    def open(self, path: str) -> Group:
+        return GroupV2(self._root, path)
+
+    def close(self) -> None:
+        self._root.close()
+
+
+class GroupV2(Group):
+    """A group. Its directory is opened when it is needed."""
+
+    __slots__ = ("_above", "_open", "_root", "_step", "path")
+
+    def __init__(self, root: Directory, path: str, *, above: GroupV2 | None = None, step: str = "") -> None:
+        self.path = path
+        self._root = root
+        self._above = above
+        self._step = step
+        self._open: Directory | None = None
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def child(self, name: str) -> GroupV2:
+        return GroupV2(self._root, f"{self.path}/{name}", above=self, step=name)
+
+    def children(self) -> list[str]:
+        return self._here.directories()
+
+    @property
+    def _here(self) -> Directory:
+        if self._open is None:
+            above = self._above
+            self._open = self._root.walk(self.path) if above is None else above._here.child(self._step)
+        return self._open
+
+    # --- readings ----------------------------------------------------------------------------------------------------
+
+    def cpu_usage_ns(self) -> int:
+        return self._here.parse("cpu.stat", _usage_ns, expected="statistics with usage_usec")
+
+    def cpu(self) -> Cpu:
+        return self._here.parse("cpu.stat", _cpu, expected="statistics with usage_usec")
+
+    def quota(self) -> Quota:
+        return self._here.parse("cpu.max", content.cpu_max, expected="a quota and a period")
+
+    def weight(self) -> int:
+        return self._here.parse("cpu.weight", content.natural, expected="a weight")
+
+    def shares(self) -> int:
+        return shares_of_weight(self.weight())
+
+    def memory(self) -> Memory:
+        here = self._here
+        usage = here.parse("memory.current", content.natural, expected="bytes")
+        inactive = here.parse("memory.stat", _inactive_file, expected="statistics with inactive_file")
+        return Memory(usage, max(usage - inactive, 0))
+
+    def memory_limit(self) -> int | None:
+        return self._here.parse("memory.max", content.limit, expected="bytes or max")
+
+    def memory_high(self) -> int | None:
+        return self._here.parse("memory.high", content.limit, expected="bytes or max")
+
+    def oom_kills(self) -> int:
+        return self._here.parse("memory.events", _oom_kills, expected="events with oom_kill")
+
+    def pressure(self, resource: Resource) -> Pressure:
+        return self._here.parse(f"{resource}.pressure", content.pressure, expected="pressure")
+
+    def processes(self) -> tuple[int, ...]:
+        return self._here.parse("cgroup.procs", content.naturals, expected="process ids")
+
+    # --- writings ----------------------------------------------------------------------------------------------------
+
+    def set_quota(self, quota: Quota) -> None:
+        value = f"{'max' if quota.quota is None else quota.quota} {quota.period}"
+        self._here.write("cpu.max", value, hint="A quota has at least 1000 microseconds, a period 1000 to 1000000.")
+        read_back(quota, self.quota(), path=f"{self._here.path}/cpu.max")
+
+    def set_weight(self, weight: int) -> None:
+        self._here.write("cpu.weight", str(weight), hint=f"A weight is {WEIGHTS[0]} to {WEIGHTS[1]}.")
+        read_back(weight, self.weight(), path=f"{self._here.path}/cpu.weight")
+
+    def set_memory_high(self, limit: int | None) -> None:
+        whole = None if limit is None else limit // PAGE * PAGE
+        self._here.write("memory.high", "max" if whole is None else str(whole))
+        read_back(whole, self.memory_high(), path=f"{self._here.path}/memory.high")
+
+    def reclaim(self, wanted: int) -> int:
+        before = self.memory().usage
+        try:
+            self._here.write("memory.reclaim", str(wanted))
+        except CgroupError as error:
+            # EAGAIN: there was less to be had than that. What was had is measured below.
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EAGAIN:
+                raise
+        return max(before - self.memory().usage, 0)
+
+
+def _usage_ns(text: bytes) -> int:
+    return 1000 * content.required(text, b"usage_usec")
+
+
+def _cpu(text: bytes) -> Cpu:
+    throttled = content.field(text, b"throttled_usec")
+    return Cpu(
+        1000 * content.required(text, b"usage_usec"),
+        content.field(text, b"nr_periods"),
+        content.field(text, b"nr_throttled"),
+        None if throttled is None else 1000 * throttled,
+    )
+
+
+def _inactive_file(text: bytes) -> int:
+    return content.required(text, b"inactive_file")
+
+
+def _oom_kills(text: bytes) -> int:
+    return content.required(text, b"oom_kill")

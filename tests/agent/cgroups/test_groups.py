@@ -1,0 +1,321 @@
+"""Reading and writing groups through the one interface, over trees of plain files. What the kernel says to bad values
+is in tests/real."""
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.cgroups import (
+    CgroupDenied,
+    CgroupError,
+    CgroupGarbled,
+    CgroupGone,
+    CgroupUnapplied,
+    CgroupUnsupported,
+    Cpu,
+    Driver,
+    Group,
+    Memory,
+    Quota,
+    QuotaChange,
+    Tree,
+    content,
+    find_layout,
+    in_order,
+    open_tree,
+)
+from agent.cgroups.v2 import shares_of_weight
+from tests.fakes.cgroups import FakeCgroups
+
+UID = "04e5e9e7-8d95-44dd-9af7-ab944405fff8"
+ID = "4f" * 32
+MIB = 1 << 20
+
+
+@pytest.fixture(params=["v1", "v2", "hybrid"])
+def fake(request: pytest.FixtureRequest, tmp_path: Path) -> FakeCgroups:
+    fake = FakeCgroups(tmp_path / "cgroup", request.param, Driver.CGROUPFS)
+    fake.add(fake.pod_path(UID), cpu_ns=9_000_000)
+    fake.add(
+        fake.container_path(UID, ID),
+        cpu_ns=8_000_000,
+        quota=20_000,
+        periods=90,
+        throttled=88,
+        memory=64 * MIB,
+        inactive=24 * MIB,
+        limit=128 * MIB,
+        oom_kills=3,
+        pressure=12.5,
+    )
+    return fake
+
+
+@pytest.fixture
+def tree(fake: FakeCgroups) -> Iterator[Tree]:
+    with open_tree(find_layout(str(fake.root))) as tree:
+        yield tree
+
+
+@pytest.fixture
+def group(fake: FakeCgroups, tree: Tree) -> Iterator[Group]:
+    with tree.open(fake.container_path(UID, ID)) as group:
+        yield group
+
+
+def test_all_that_a_group_tells(fake: FakeCgroups, group: Group):
+    assert group.cpu() == Cpu(8_000_000, 90, 88, 88 * 7_000)
+    assert group.cpu_usage_ns() == 8_000_000
+    assert group.quota() == Quota(20_000, 100_000)
+    assert group.quota().cores == 0.2
+    assert group.memory() == Memory(64 * MIB, 40 * MIB)
+    assert group.memory_limit() == 128 * MIB
+    assert group.oom_kills() == 3
+    assert group.processes() == ()
+    assert group.children() == []
+
+
+def test_unlimited_is_none(fake: FakeCgroups, tree: Tree):
+    with tree.open(fake.pod_path(UID)) as group:
+        assert group.quota() == Quota(None)
+        assert math.isinf(group.quota().cores)
+        assert group.memory_limit() is None
+        assert group.children() == [ID]
+
+
+def test_a_group_is_reached_step_by_step_too(fake: FakeCgroups, tree: Tree):
+    with tree.open(fake.pod_path(UID)) as pod, pod.child(ID) as container:
+        assert container.path == fake.container_path(UID, ID)
+        assert container.cpu_usage_ns() == 8_000_000
+        assert pod.cpu_usage_ns() == 9_000_000
+
+
+def test_pressure_is_told_by_version_2_alone(fake: FakeCgroups, group: Group):
+    if fake.version == "v1":
+        with pytest.raises(CgroupUnsupported):
+            group.pressure("cpu")
+        return
+    found = group.pressure("memory")
+    assert (12.5, 1.5, 0.75, 12345) == (found.some.avg10, found.some.avg60, found.some.avg300, found.some.total_us)
+    assert found.full is not None
+    assert found.full.avg10 == 0.25
+
+
+@pytest.mark.parametrize("quota", [Quota(5_000), Quota(None), Quota(150_000), Quota(10_000, 50_000)])
+def test_a_quota_that_was_written_is_read(fake: FakeCgroups, group: Group, quota: Quota):
+    group.set_quota(quota)
+    assert quota == group.quota()
+    path = fake.container_path(UID, ID)
+    if fake.version == "v2":
+        assert fake.read(path, "cpu.max") == f"{quota.quota or 'max'} {quota.period}"
+    else:
+        assert fake.read(path, "cpu.cfs_quota_us") == f"{quota.quota or -1}"
+
+
+def test_a_weight_that_was_written_is_read(fake: FakeCgroups, group: Group):
+    group.set_weight(512)
+    assert group.weight() == 512
+    assert group.shares() == (512 if fake.version != "v2" else shares_of_weight(512))
+
+
+@pytest.mark.parametrize(("weight", "shares"), [(1, 2), (100, 2598), (10_000, 262144), (39, 999)])
+def test_shares_are_those_that_the_kubelet_makes_the_weight_from(weight: int, shares: int):
+    assert shares == shares_of_weight(weight)
+    assert weight == 1 + (shares - 2) * 9999 // 262142
+
+
+def test_memory_high_is_in_whole_pages_and_of_version_2_alone(fake: FakeCgroups, group: Group):
+    if fake.version != "v2":
+        with pytest.raises(CgroupUnsupported, match="version 2"):
+            group.set_memory_high(MIB)
+        with pytest.raises(CgroupUnsupported, match="version 2"):
+            group.memory_high()
+        return
+    group.set_memory_high(MIB + 1)
+    assert group.memory_high() == MIB
+    group.set_memory_high(None)
+    assert group.memory_high() is None
+
+
+def test_reclaiming_tells_what_it_took(fake: FakeCgroups, group: Group):
+    assert group.reclaim(10 * MIB) == 0
+    path = fake.container_path(UID, ID)
+    written = fake.read(path, "memory.reclaim" if fake.version == "v2" else "memory.force_empty")
+    assert written == (str(10 * MIB) if fake.version == "v2" else "0")
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+READINGS = ("cpu_usage_ns", "cpu", "quota", "weight", "memory", "memory_limit", "oom_kills", "processes")
+
+
+def read(group: Group, reading: str) -> Any:
+    return getattr(group, reading)()
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_group_that_is_not_there_is_gone(fake: FakeCgroups, tree: Tree, reading: str):
+    with tree.open(fake.container_path(UID, "0" * 64)) as group, pytest.raises(CgroupGone):
+        read(group, reading)
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_group_that_goes_while_it_is_open_is_gone(fake: FakeCgroups, group: Group, reading: str):
+    read(group, reading)
+    fake.remove(fake.pod_path(UID))
+    with pytest.raises(CgroupGone, match=UID):
+        read(group, reading)
+    with pytest.raises(CgroupGone):
+        group.set_quota(Quota(5000))
+
+
+def test_a_file_that_is_missing_in_a_group_that_is_there_is_unsupported(fake: FakeCgroups, group: Group):
+    path = fake.container_path(UID, ID)
+    for directory in fake.directories(path):
+        (directory / "cpu.stat").unlink(missing_ok=True)
+    with pytest.raises(CgroupUnsupported, match=r"cpu\.stat") as raised:
+        group.cpu()
+    assert "subtree_control" in raised.value.hint
+
+
+CONTENTS = {
+    "cpuacct.usage": "cpu_usage_ns",
+    "cpu.stat": "cpu",
+    "cpu.cfs_quota_us": "quota",
+    "cpu.cfs_period_us": "quota",
+    "cpu.shares": "weight",
+    "memory.usage_in_bytes": "memory",
+    "memory.stat": "memory",
+    "memory.limit_in_bytes": "memory_limit",
+    "memory.oom_control": "oom_kills",
+    "cpu.max": "quota",
+    "cpu.weight": "weight",
+    "memory.current": "memory",
+    "memory.max": "memory_limit",
+    "memory.events": "oom_kills",
+}
+GARBAGE = [b"", b"\n", b"garbage\n", b"\xff\xfe\x00", b"12 monkeys\n", b"1_0\n", b"nan\n", b"-7.5\n", b"max max max\n"]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=repr)
+def test_what_cannot_be_understood_names_its_file(fake: FakeCgroups, group: Group, garbage: bytes):
+    path = fake.container_path(UID, ID)
+    tried = 0
+    for name, reading in CONTENTS.items():
+        if not any((each / name).exists() for each in fake.directories(path)):
+            continue
+        before = fake.read(path, name)
+        fake.write(path, name, garbage)
+        with pytest.raises(CgroupGarbled, match=name):
+            read(group, reading)
+        fake.write(path, name, before)
+        read(group, reading)
+        tried += 1
+    assert tried >= 7
+
+
+def test_max_where_there_must_be_a_number_is_no_number(fake: FakeCgroups, group: Group):
+    usage = "memory.current" if fake.version == "v2" else "memory.usage_in_bytes"
+    fake.write(fake.container_path(UID, ID), usage, "max\n")
+    with pytest.raises(CgroupGarbled, match=usage):
+        group.memory()
+
+
+def test_no_more_cache_than_memory(fake: FakeCgroups, group: Group):
+    """The two files are read one after the other; in between the cache may have grown."""
+    stat = b"inactive_file 999999999999\ntotal_inactive_file 999999999999\n"
+    fake.write(fake.container_path(UID, ID), "memory.stat", stat)
+    assert group.memory() == Memory(64 * MIB, 0)
+
+
+@pytest.mark.parametrize("path", ["/..", "/../..", "/kubepods/../..", "/kubepods/./besteffort"])
+def test_a_path_that_leads_elsewhere_is_refused(tree: Tree, path: str):
+    with tree.open(path) as group, pytest.raises(CgroupDenied, match="no name of a group"):
+        group.cpu_usage_ns()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b"])
+def test_a_name_that_is_none_is_refused(fake: FakeCgroups, tree: Tree, name: str):
+    with tree.open(fake.pod_path(UID)) as pod, pod.child(name) as group, pytest.raises(CgroupDenied):
+        group.cpu_usage_ns()
+
+
+def test_links_are_not_followed(fake: FakeCgroups, tree: Tree, tmp_path: Path):
+    for directory in fake.directories("/kubepods"):
+        (directory / "link").symlink_to(directory / "besteffort")
+    with tree.open("/kubepods/link") as group, pytest.raises(CgroupDenied, match="symbolic link"):
+        group.cpu_usage_ns()
+    path = fake.container_path(UID, ID)
+    (tmp_path / "secret").write_text("20000 100000")
+    for directory in fake.directories(path):
+        for name in ("cpu.max", "cpu.cfs_quota_us"):
+            if (directory / name).exists():
+                (directory / name).unlink()
+                (directory / name).symlink_to(tmp_path / "secret")
+    with tree.open(path) as group, pytest.raises(CgroupDenied, match="symbolic link"):
+        group.quota()
+    with tree.open(path) as group, pytest.raises(CgroupError):
+        group.set_quota(Quota(5000))
+    assert (tmp_path / "secret").read_text() == "20000 100000"
+
+
+def test_a_value_that_did_not_stay_is_told(fake: FakeCgroups, group: Group):
+    """Version 1 takes -2 and has -1 then (crane.md §10.1)."""
+    if fake.version == "v2":
+        pytest.skip("version 2 refuses it")
+    with pytest.raises(CgroupUnapplied, match=r"quota=-2.* was written, and it is .*quota=None") as raised:
+        group.set_quota(Quota(-2))
+    assert "somebody else" in raised.value.hint
+
+
+def test_nothing_stays_open(fake: FakeCgroups):
+    before = set(os.listdir("/proc/self/fd"))
+    with open_tree(find_layout(str(fake.root))) as tree:
+        for path in (fake.pod_path(UID), fake.container_path(UID, ID), "/nowhere/else"):
+            with tree.open(path) as group:
+                try:
+                    group.memory()
+                    group.cpu()
+                except CgroupError:
+                    pass
+    assert before == set(os.listdir("/proc/self/fd"))
+
+
+# --- pure ------------------------------------------------------------------------------------------------------------
+
+
+def change(path: str, before: int | None, after: int | None) -> QuotaChange:
+    return QuotaChange(path, Quota(before), Quota(after))
+
+
+def test_what_is_lowered_comes_first_from_the_leaves_and_what_is_raised_from_the_root():
+    lowered = [change("/p", None, 5000), change("/p/b", None, 4000), change("/p/a", 8000, 4000)]
+    raised = [change("/q/a/x", 1000, 2000), change("/q", 1000, None), change("/q/a", 1000, 9000)]
+    found = [each.path for each in in_order([*raised, *lowered])]
+    assert found == ["/p/a", "/p/b", "/p", "/q", "/q/a", "/q/a/x"]
+
+
+@given(st.binary(max_size=60))
+def test_no_content_does_more_than_raise_a_value_error(text: bytes):
+    for parser in (content.integer, content.natural, content.limit, content.cpu_max, content.pressure):
+        try:
+            parser(text)
+        except (ValueError, KeyError):
+            continue
+
+
+@given(st.text(alphabet="abcusage_ \n0123456789", max_size=60))
+def test_a_field_is_that_of_its_whole_key(text: str):
+    lines = [line.split(" ") for line in text.split("\n")]
+    expected = next((line for line in lines if line[0] == "usage" and len(line) > 1), None)
+    try:
+        found = content.field(text.encode(), b"usage")
+    except ValueError:
+        return
+    assert (found is None) == (expected is None)
