@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+
+from watcher.model import Window
 
 ArgsT = TypeVar("ArgsT", bound="Arguments")
 
@@ -32,6 +34,10 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
         """What is wrong beyond each field by itself."""
         return []
 
+    def unserved(self, windows: Sequence[Window]) -> list[str]:
+        """What of them this watcher, which keeps these windows, cannot serve."""
+        return []
+
 
 class ArgumentsError(ValueError):
     """Arguments that cannot be used; `problems` has all of them."""
@@ -41,8 +47,11 @@ class ArgumentsError(ValueError):
         self.problems = tuple(problems)
 
 
-def read_arguments(plugin: str, kind: type[ArgsT], given: Mapping[str, Any]) -> tuple[ArgsT, tuple[str, ...]]:
-    """The arguments, and notices about what was passed over. Raises ArgumentsError."""
+def read_arguments(
+    plugin: str, kind: type[ArgsT], given: Mapping[str, Any], *, windows: Sequence[Window] = ()
+) -> tuple[ArgsT, tuple[str, ...]]:
+    """The arguments, and notices about what was passed over. `windows` are those of the watcher, where they are known.
+    Raises ArgumentsError."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     hints = typing.get_type_hints(kind, include_extras=True)
     notices, problems, values = [], [], {}
@@ -59,7 +68,7 @@ def read_arguments(plugin: str, kind: type[ArgsT], given: Mapping[str, Any]) -> 
     if problems:
         raise ArgumentsError(plugin, problems)
     arguments = kind(**values)
-    if problems := arguments.problems():
+    if problems := [*arguments.problems(), *(arguments.unserved(windows) if windows else ())]:
         raise ArgumentsError(plugin, problems)
     return arguments, tuple(notices)
 

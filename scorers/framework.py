@@ -104,7 +104,7 @@ def make(
     factory: Factory[PluginT], given: Mapping[str, Any], table: Table, *, profile: str = "default"
 ) -> tuple[PluginT, tuple[str, ...]]:
     """A plug-in from the arguments that a user wrote, and notices. Raises ArgumentsError."""
-    arguments, notices = read_arguments(factory.name, factory.arguments, given)
+    arguments, notices = read_arguments(factory.name, factory.arguments, given, windows=table.windows)
     return factory(arguments, table, profile=profile), notices
 
 

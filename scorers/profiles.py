@@ -24,6 +24,7 @@ import msgspec
 
 from scorers.arguments import ArgumentsError, read_arguments
 from scorers.registry import UnknownPlugin, extension_points, factory_of, known_names
+from watcher.model import Window
 from watcher.settings import Problem
 
 Reserve = Literal["prioritize", "bind", "off"]
@@ -59,6 +60,7 @@ class ProfileSettings:
 class _Reading:
     """What came out so far of the tables of all profiles."""
 
+    served: Sequence[Window] = ()
     problems: list[Problem] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
@@ -67,19 +69,20 @@ class _Reading:
 
 
 def read_profiles(
-    scheduler: Mapping[str, Any], *, cwd: Path
+    scheduler: Mapping[str, Any], *, cwd: Path, served: Sequence[Window] = ()
 ) -> tuple[tuple[ProfileSettings, ...], tuple[Problem, ...], tuple[str, ...]]:
     """The profiles of the table [scheduler], problems, and notices about what was passed over. Files that `from` names
-    are sought from `cwd`."""
-    reading = _Reading()
+    are sought from `cwd`; `served` are the watcher's windows, where they are known."""
+    reading = _Reading(served)
     profiles = [_read_profile(name, table, reading, cwd=cwd) for name, table in scheduler.items()]
     found = tuple(profile for profile in profiles if profile is not None)
     return found, tuple(reading.problems), tuple(reading.notices)
 
 
-def validate(scheduler: Mapping[str, Any]) -> list[Problem]:
-    """What is wrong with the table [scheduler], for the settings' own list."""
-    return list(read_profiles(scheduler, cwd=Path.cwd())[1])
+def validate(scheduler: Mapping[str, Any], *, served: Sequence[Window] = ()) -> list[Problem]:
+    """What is wrong with the table [scheduler], for the settings' own list; and, where the watcher's windows are known,
+    what it asks of them that they are not."""
+    return list(read_profiles(scheduler, cwd=Path.cwd(), served=served)[1])
 
 
 def _read_profile(name: str, table: Any, reading: _Reading, *, cwd: Path) -> ProfileSettings | None:
@@ -148,7 +151,7 @@ def _checked_plugin(
         return None
     try:
         factory = factory_of(name)
-        _, notices = read_arguments(name, factory.arguments, args)
+        _, notices = read_arguments(name, factory.arguments, args, windows=reading.served)
     except UnknownPlugin as error:
         reading.wrong(f"{key}.name", str(error), error.cure)
         return None

@@ -39,12 +39,12 @@ class Scheduling:
     """The table with all that keeps it up, and the profiles over it. Without a `cluster` it is that of the settings."""
 
     def __init__(self, scheduler: Mapping[str, Any], serving: Serving, *, cluster: Cluster | None = None) -> None:
-        profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd())
+        profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd(), served=serving.windows)
         if problems:
             raise ValueError("; ".join(f"{each.key}: {each.message}" for each in problems))
         for notice in notices:
             log.warning("settings: %s", notice)
-        self.table = Table()
+        self.table = Table(windows=serving.windows)
         self._serving = serving
         self._cluster = cluster or KubernetesCluster(serving.settings)
         made = {each.name: Profile(each, self.table) for each in profiles}
@@ -53,8 +53,9 @@ class Scheduling:
             lambda: serving.published,
             window=serving.windows[-1],
             types=TYPES,
-            operators=(*OPERATORS, *sorted(needs.operators)),
+            operators=OPERATORS,
             pods=serving if needs.pods else None,
+            measure=serving.measure if needs.usages else None,
             max_staleness=serving.max_staleness,
             interval=LOOK_EVERY_S,
             monotonic=serving.monotonic,

@@ -10,7 +10,7 @@ One writer, the event loop. No I/O, no clock: `now` (unix seconds) is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -24,7 +24,7 @@ from scorers.koordinator.metrics import NodeMetric
 from scorers.resources import Amounts, amounts, limits_of, raised, requests_of
 from watcher.client import Columns, Pods
 from watcher.kube import Node, Pod, key_of
-from watcher.model import MetricType, Operator
+from watcher.model import MetricType, Operator, Window
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -84,9 +84,10 @@ class Follower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a plug-in is to be told of beside the mean load: percentiles, what pods use, the cluster's NodeMetrics."""
+    """What a plug-in is to be told of beside the mean load: usages by koordlet's rules, what pods use, the cluster's
+    NodeMetrics."""
 
-    operators: frozenset[Operator] = frozenset()
+    usages: bool = False
     pods: bool = False
     node_metrics: bool = False
 
@@ -137,6 +138,31 @@ class Load:
             self._aligned[key] = np.where(np.isnan(average), self.values(kind, Operator.LATEST), average)
         return self._aligned[key]
 
+    def usage(self, kind: MetricType) -> F64:
+        """koordlet's mean over each node's aggregation period; the average where the copy has no usages. Percent,
+        [rows]."""
+        usages = None if self.columns is None else self.columns.usages
+        if usages is None:
+            return self.average(kind)
+        return self._kept((kind.value, "usage"), usages.usage[kind.value])
+
+    def aggregated(self, kind: MetricType, of: str, seconds: int) -> F64:
+        """koordlet's percentile or mean ("p95", "avg") over so many seconds, NaN where it is not known; percent,
+        [rows]."""
+        usages = None if self.columns is None else self.columns.usages
+        found = None if usages is None else usages.aggregated.get((kind.value, of, seconds))
+        return self._kept((kind.value, f"{of} {seconds}"), np.empty(0) if found is None else found)
+
+    def report_interval(self) -> F64:
+        """Seconds between two reports of each node, NaN where it is not known; [rows]."""
+        usages = None if self.columns is None else self.columns.usages
+        return self._kept(("report interval", ""), np.empty(0) if usages is None else usages.interval)
+
+    def _kept(self, key: tuple[str, str], found: F64) -> F64:
+        if key not in self._aligned:
+            self._aligned[key] = self._align(found)
+        return self._aligned[key]
+
     def share(self, kind: MetricType, operator: Operator | None = None) -> F64:
         """The average, or what the operator has, as a share of the node, 0 to 1; [rows]."""
         key = (kind.value, f"share {operator.value if operator else ''}")
@@ -164,10 +190,12 @@ class Load:
 
 
 class Table:
-    """Nodes and pods as columns of `capacity`, `allocatable`, `requested` and `limited` (limits raised to requests);
-    `pods` [rows] counts them, `known` [rows] says for which rows there is a node."""
+    """`windows` are those of the watcher, where they are known. Nodes and pods as columns of `capacity`, `allocatable`,
+    `requested` and `limited` (limits raised to requests); `pods` [rows] counts them, `known` [rows] says for which rows
+    there is a node."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, windows: Sequence[Window] = ()) -> None:
+        self.windows = tuple(windows)
         self.row: dict[str, int] = {}
         self.names: list[str] = []
         self.capacity = AmountColumns()
@@ -224,7 +252,7 @@ class Table:
         """Tell this one of each new measurement; `needs` is what whoever keeps this table up has to bring."""
         self._followers.append(follower)
         self.needs = Needs(
-            self.needs.operators | needs.operators,
+            self.needs.usages or needs.usages,
             self.needs.pods or needs.pods,
             self.needs.node_metrics or needs.node_metrics,
         )

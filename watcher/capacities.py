@@ -22,6 +22,15 @@ class KnowsCapacities(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsLabels(Protocol):
+    """A provider or directory that knows the labels of nodes."""
+
+    def labels(self, node: str) -> Mapping[str, str]:
+        """Those of a node, none where it is not known. May be called from any thread."""
+        ...
+
+
 def capacities_of(nodes: Mapping[str, Node]) -> dict[str, Capacity]:
     """Of `status.capacity`; a node whose cpu or memory is missing, no quantity, or nothing, is left out."""
     found = {}

@@ -19,6 +19,7 @@ import click
 from watcher import __version__
 
 if TYPE_CHECKING:
+    from watcher.model import Window
     from watcher.parts import Part
     from watcher.settings import Problem, Settings, SettingsError
     from watcher.store.database import Database
@@ -114,15 +115,18 @@ def _load(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) 
 
     flags = _flags(given) | dict(beside or {})
     validators = {"scheduler": _check_scheduler}
-    return settings.load(
+    loaded = settings.load(
         flags=flags, environ=os.environ, file=given["config"], cwd=Path.cwd(), part_validators=validators
     )
+    if unserved := _check_scheduler(loaded.parts.get("scheduler", {}), served=loaded.refresh.windows):
+        raise settings.SettingsError(unserved)
+    return loaded
 
 
-def _check_scheduler(table: Mapping[str, Any]) -> list[Problem]:
+def _check_scheduler(table: Mapping[str, Any], *, served: Sequence[Window] = ()) -> list[Problem]:
     from scorers.profiles import validate
 
-    return validate(table)
+    return validate(table, served=served) if table else []
 
 
 def _parts(settings: Settings) -> Sequence[Part]:

@@ -26,7 +26,8 @@ import aiohttp
 import msgspec
 import numpy as np
 
-from watcher.model import F64, I64, ColumnsDocument, ErrorDocument, MetricType, Operator, PodsDocument, Window
+from watcher.model import F64, I64, ColumnsDocument, ErrorDocument, MetricType, Operator, PodsDocument, Snapshot, Window
+from watcher.node_metrics import NodeUsages
 from watcher.pods import Pod, PublishedPods, by_node
 from watcher.publish import Published, Selection, columns
 
@@ -56,8 +57,8 @@ class Columns:
 
     `values[(name, operator)]` [n] is NaN where absent; `rollup` the seconds of the window that each value covers (0 for
     Latest). `sampled[name]` [n] is the time of each node's newest sample of that metric. `received` is the monotonic
-    time of receipt and `age_at_receipt` how old the newest sample was then, both seconds.
-    """
+    time of receipt and `age_at_receipt` how old the newest sample was then, both seconds. `usages` are those of the
+    same snapshot by koordlet's rules; only the client beside the service has them, where it was told to."""
 
     timestamp: int
     window_end: int
@@ -73,6 +74,7 @@ class Columns:
     age_s: F64
     received: float
     age_at_receipt: float
+    usages: NodeUsages | None = None
 
     def of_type(self, metric_type: str, operator: Operator) -> F64:
         """The first metric of a type (CPU and Memory have one), NaN where absent; [n]."""
@@ -533,7 +535,7 @@ class PodSupply(Protocol):
 class InProcessClient(_Renewing):
     """The client beside the service: reads what is published, makes no request. `published` returns the current one,
     `window` is the one served by default there, `max_staleness` (seconds) what it refuses to serve; `pods` is the
-    service, where a copy of what pods use is to be kept too."""
+    service, where a copy of what pods use is to be kept too, and `measure` what makes the columns' usages."""
 
     def __init__(
         self,
@@ -543,6 +545,7 @@ class InProcessClient(_Renewing):
         types: tuple[MetricType, ...] | None = None,
         operators: tuple[Operator, ...] | None = None,
         pods: PodSupply | None = None,
+        measure: Callable[[Snapshot], NodeUsages] | None = None,
         max_staleness: float = MAX_AGE_S,
         interval: float = POLL_S,
         monotonic: Callable[[], float] = time.monotonic,
@@ -551,6 +554,7 @@ class InProcessClient(_Renewing):
         self._max_staleness = max_staleness
         self._published = published
         self._supply = pods
+        self._measure = measure
         self._selection = Selection(window, types, operators)
         self._tag: str | None = None
         self._pod_tag: str | None = None
@@ -591,4 +595,7 @@ class InProcessClient(_Renewing):
         document = columns(published.snapshot, self._selection)
         if not any(value is not None for column in document.columns for value in column.values):
             raise WatcherError("no_metrics", "there are no metrics of the types and operators asked for")
-        return to_columns(document, received=published.monotonic, age_at_receipt=published.age_s)
+        columns_of = to_columns(document, received=published.monotonic, age_at_receipt=published.age_s)
+        if self._measure is None:
+            return columns_of
+        return replace(columns_of, usages=self._measure(published.snapshot))

@@ -81,6 +81,11 @@ class ClusterNodes:
         """How large the nodes are; nothing as long as no list has come."""
         return await asyncio.to_thread(capacities_of, dict(self._informer.objects))
 
+    def labels(self, node: str) -> Mapping[str, str]:
+        """Those of a node, none where it is not known."""
+        known = self._informer.objects.get(node)
+        return {} if known is None else known.metadata.labels
+
     def trouble(self) -> str:
         """Why the list is not there, or may be out of date, and what to do about it; empty while all is well."""
         error = self._informer.error

@@ -1,27 +1,30 @@
 """The windows as Koordinator's NodeMetric objects (slo.koordinator.sh/v1alpha1), as koordlet would report them.
 
 koordlet reports amounts: millicores and bytes, the mean over an aggregation period, and for each of some durations the
-mean and four percentiles (reference/koordinator.md, 2.1 and 2.2). We have percents of a node's capacity, so only nodes
-whose capacity is known have one; of the others there is a reason. A node needs both CPU and memory, since a reader of a
-NodeMetric takes what is left out for zero.
+mean and four percentiles (reference/koordinator.md, 2.1 and 2.2). `measure` has these of all nodes at once, in percent
+of a node's capacity: that is what LoadAwareScheduling takes from our windows. `make_report` makes objects of them, so
+only for nodes whose capacity is known; of the others there is a reason. A node needs both CPU and memory, since a
+reader of a NodeMetric takes what is left out for zero.
 
-What the watcher does not know is left out: the pods' priority and QoS classes, system usage, NUMA, reclaimable.
+What the watcher does not know is left out: NUMA, what is reclaimable, and without pods what the system uses.
 
 Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
-from watcher.model import F64, METRIC_BY_KEY, Bool, Snapshot
-from watcher.pods import SLOT_S, PublishedPods, by_node
+from watcher.collect_policy import CollectPolicy
+from watcher.model import F64, I64, METRIC_BY_KEY, Bool, Snapshot
+from watcher.pods import SLOT_S, Pod, PublishedPods, by_node
 
 API_VERSION: Literal["slo.koordinator.sh/v1alpha1"] = "slo.koordinator.sh/v1alpha1"
 PERCENTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -35,14 +38,6 @@ class Capacity(NamedTuple):
 
     milli_cores: int
     memory: int
-
-
-@dataclass(frozen=True, slots=True)
-class CollectPolicy:
-    """How often a report is made, and over how many seconds its usage is averaged."""
-
-    report_interval_s: int = 60
-    aggregate_duration_s: int = 300
 
 
 # --- shapes on the wire ----------------------------------------------------------------------------------------------
@@ -81,19 +76,34 @@ class AggregatedUsage(msgspec.Struct):
     usage: dict[str, ResourceMap]
 
 
-class KoordinatorNodeUsage(msgspec.Struct, rename="camel"):
-    """Mean over the aggregation period, and the aggregated usages."""
+class KoordinatorNodeUsage(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Mean over the aggregation period, and the aggregated usages. `systemUsage` is what of the mean is no pod's; it is
+    known where pods are."""
 
     node_usage: ResourceMap
     aggregated_node_usages: list[AggregatedUsage]
+    system_usage: ResourceMap | msgspec.UnsetType = msgspec.UNSET
 
 
-class KoordinatorPodUsage(msgspec.Struct, rename="camel"):
-    """Mean of a pod over the aggregation period."""
+class PodClass(NamedTuple):
+    """What Koordinator calls a pod's priority ("koord-prod") and its QoS ("LS")."""
+
+    priority: str
+    qos: str
+
+
+UNTOLD = PodClass("", "")
+
+
+class KoordinatorPodUsage(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Mean of a pod over the aggregation period. `priority` and `qos` are Koordinator's classes, left out where nobody
+    told them."""
 
     namespace: str
     name: str
     pod_usage: ResourceMap
+    priority: str = ""
+    qos: str = ""
 
 
 class KoordinatorStatus(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -136,12 +146,21 @@ class KoordinatorNodeMetricList(msgspec.Struct, rename="camel"):
 def percentile(values: F64, p: float) -> F64:
     """koordlet's percentile of each column of `values` [rows, n], NaN where empty: of the samples in ascending order
     that with index int(count * p) - 1, at least 0. Never interpolated. Raises ValueError without rows."""
+    return percentiles(values, (p,))[0]
+
+
+def percentiles(values: F64, shares: Iterable[float]) -> list[F64]:
+    """Several of them, of values that are sorted once."""
     if not len(values):
         raise ValueError("there is no percentile of no samples")
     ordered = np.sort(values, axis=0)  # NaN comes last
     count = np.count_nonzero(~np.isnan(ordered), axis=0)
-    index = np.maximum((count * p).astype(np.int64) - 1, 0)
-    return np.asarray(np.take_along_axis(ordered, index[None, :], axis=0)[0], dtype=np.float64)
+
+    def at(p: float) -> F64:
+        index = np.maximum((count * p).astype(np.int64) - 1, 0)
+        return np.asarray(np.take_along_axis(ordered, index[None, :], axis=0)[0], dtype=np.float64)
+
+    return [at(p) for p in shares]
 
 
 def mean(values: F64) -> F64:
@@ -166,8 +185,14 @@ def go_duration(seconds: int) -> str:
     return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
+def whole(amounts: F64) -> I64:
+    """Millicores or bytes cut to whole ones as koordlet does, 0 for NaN. Below a thousandth is noise of the
+    percents."""
+    return np.trunc(np.round(np.nan_to_num(amounts, nan=0.0), 3)).astype(np.int64)
+
+
 def _resources(cpu: float, memory: float) -> ResourceMap:
-    """Of millicores and bytes, cut to whole ones as koordlet does. Below a thousandth is noise of the percents."""
+    """Of millicores and bytes, NaN for none."""
     found = {}
     if cpu == cpu:
         found["cpu"] = f"{int(round(cpu, 3))}m"
@@ -176,16 +201,80 @@ def _resources(cpu: float, memory: float) -> ResourceMap:
     return ResourceMap(found)
 
 
+# --- all nodes at once -----------------------------------------------------------------------------------------------
+
+TYPES = ("avg", *PERCENTILES)
+"""What an aggregated usage has."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUsages:
+    """What n nodes use by koordlet's rules, in percent of what they have, NaN where it is not known. By key of a metric
+    ("CPU", "Memory"): `usage` [n] is the mean over each node's aggregation period; `aggregated[key, type, seconds]` [n]
+    that type over so many seconds, not known while the samples span less than half of them. `interval` and `period`
+    [n] are each node's report interval and aggregation period in seconds."""
+
+    usage: Mapping[str, F64]
+    aggregated: Mapping[tuple[str, str, int], F64]
+    interval: F64
+    period: I64
+
+    @property
+    def durations(self) -> tuple[int, ...]:
+        """Those of the aggregated usages, ascending."""
+        return tuple(sorted({seconds for _, _, seconds in self.aggregated}))
+
+
+def measure(
+    snapshot: Snapshot, *, policies: Sequence[CollectPolicy], durations: Iterable[int] | None = None
+) -> NodeUsages:
+    """The usages of a snapshot's nodes, `policies` in their order. Of the aggregated ones all windows, or `durations`
+    (seconds, at most the longest window). Takes tens of milliseconds for thousands of nodes: call it in a thread."""
+    wanted = sorted({window.seconds for window in snapshot.windows} if durations is None else set(durations))
+    periods = np.array([each.aggregate_duration_s for each in policies], dtype=np.int64)
+    usage: dict[str, F64] = {}
+    aggregated: dict[tuple[str, str, int], F64] = {}
+    for key in METRIC_KEYS:
+        values, time = _samples(snapshot, key)
+        usage[key] = np.full(len(snapshot.nodes), np.nan)
+        for seconds in np.unique(periods).tolist():
+            mine = np.flatnonzero(periods == seconds)
+            usage[key][mine] = mean(values[: seconds // snapshot.resolution, mine])
+        for seconds in wanted:
+            rows = seconds // snapshot.resolution
+            enough = warm(time[:rows], seconds)
+            each = (mean(values[:rows]), *percentiles(values[:rows], PERCENTILES.values()))
+            for name, found in zip(TYPES, each, strict=True):
+                aggregated[key, name, seconds] = np.where(enough, found, np.nan)
+    intervals = np.array([each.report_interval_s for each in policies], dtype=np.float64)
+    return NodeUsages(usage, aggregated, intervals, periods)
+
+
+def _samples(snapshot: Snapshot, key: str) -> tuple[F64, F64]:
+    """Percents and times [slots, n] of a metric over the longest window; nothing of a node that does not have it
+    now."""
+    name = METRIC_BY_KEY[key].name
+    served = [windows for windows in snapshot.metrics if windows.metric.name == name]
+    if not served or snapshot.samples is None:
+        nothing = np.full((snapshot.windows[-1].seconds // snapshot.resolution, len(snapshot.nodes)), np.nan)
+        return nothing, nothing
+    values, time = snapshot.samples(name)
+    gone = np.isnan(served[0].latest)
+    return np.where(gone, np.nan, values), np.where(gone, np.nan, time)
+
+
 # --- one report ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMetricReport:
-    """What is reported of all nodes at one time: the JSON of each NodeMetric by the node's name, in the order of names,
-    and why the others have none."""
+    """What is reported of all nodes: the JSON of each NodeMetric by the node's name, in the order of names, and why the
+    others have none. `periods` says in which interval of its policy each was made, `made` when (unix seconds)."""
 
     objects: Mapping[str, bytes]
     missing: Mapping[str, str]
+    periods: Mapping[str, tuple[CollectPolicy, int]] = field(default_factory=dict)
+    made: Mapping[str, float] = field(default_factory=dict)
 
     def body(self) -> bytes:
         """The NodeMetricList."""
@@ -193,92 +282,164 @@ class NodeMetricReport:
         return head + b",".join(self.objects.values()) + b"]}"
 
 
-def make_report(
-    snapshot: Snapshot, *, capacities: Mapping[str, Capacity], pods: PublishedPods | None, policy: CollectPolicy
-) -> NodeMetricReport:
-    """The NodeMetrics of a snapshot's nodes; `pods` None means that nothing is known of them."""
+@dataclass(frozen=True, slots=True)
+class NodeStatuses:
+    """The statuses of a snapshot's nodes, made one by one; `missing` says why the others have none."""
+
+    snapshot: Snapshot
+    policies: Sequence[CollectPolicy]
+    missing: Mapping[str, str]
+    _amounts: Sequence[_Amounts]
+    _pods: _PodAmounts | None
+
+    def status(self, row: int) -> KoordinatorStatus:
+        """Of the node in this row, which has one."""
+        pods = None if self._pods is None else self._pods.on(self.snapshot.nodes[row], self.policies[row])
+        usage = _usage(self._amounts, row, self.policies[row].durations_s or self._windows)
+        if pods is not None:
+            usage.system_usage = _resources(*(max(0.0, float(each)) for each in self._used(row) - pods.total))
+        return KoordinatorStatus(
+            datetime.fromtimestamp(int(self.snapshot.sampled[row]), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            usage,
+            msgspec.UNSET if pods is None else pods.usages,
+        )
+
+    def spec(self, row: int) -> KoordinatorSpec:
+        """The policy that it follows."""
+        policy = self.policies[row]
+        durations = [go_duration(seconds) for seconds in policy.durations_s or self._windows]
+        aggregate = NodeAggregatePolicy(durations)
+        return KoordinatorSpec(
+            NodeMetricCollectPolicy(policy.aggregate_duration_s, policy.report_interval_s, aggregate)
+        )
+
+    def object(self, row: int) -> KoordinatorNodeMetric:
+        """All of it."""
+        metadata = KoordinatorMetadata(self.snapshot.nodes[row])
+        return KoordinatorNodeMetric(API_VERSION, "NodeMetric", metadata, self.spec(row), self.status(row))
+
+    @property
+    def _windows(self) -> tuple[int, ...]:
+        return tuple(window.seconds for window in self.snapshot.windows)
+
+    def _used(self, row: int) -> F64:
+        return np.array([each.usage[row] for each in self._amounts])
+
+
+def node_statuses(
+    snapshot: Snapshot,
+    *,
+    capacities: Mapping[str, Capacity],
+    pods: PublishedPods | None,
+    policies: Sequence[CollectPolicy],
+    classes: Mapping[Pod, PodClass] = {},
+) -> NodeStatuses:
+    """What can be reported of a snapshot's nodes, `policies` in their order; `pods` None means that nothing is known of
+    them, `classes` are theirs by namespace and name, as far as they were told. Takes tens of milliseconds: call it in a
+    thread."""
+    durations = {seconds for policy in set(policies) for seconds in policy.durations_s or ()}
+    windows = {window.seconds for window in snapshot.windows}
+    usages = measure(snapshot, policies=policies, durations=windows | durations)
     sizes = np.array([capacities.get(node, (np.nan, np.nan)) for node in snapshot.nodes], dtype=np.float64)
     amounts = [
-        _Amounts.of(snapshot, key, sizes.reshape(-1, len(METRIC_KEYS))[:, column], policy)
+        _Amounts.of(usages, key, sizes.reshape(-1, len(METRIC_KEYS))[:, column])
         for column, key in enumerate(METRIC_KEYS)
     ]
-    spec = _spec(snapshot, policy)
-    of_pods = None if pods is None else _pods_by_node(pods, policy)
-    objects: dict[str, bytes] = {}
     missing: dict[str, str] = {}
     for row, node in enumerate(snapshot.nodes):
-        without = [key for key, each in zip(METRIC_KEYS, amounts, strict=True) if np.isnan(each.usage[row])]
+        without = [key for key in METRIC_KEYS if np.isnan(usages.usage[key][row])]
         if node not in capacities:
             missing[node] = "its capacity is not known"
         elif without:
-            missing[node] = f"of {' and '.join(without)} nothing is known in the last {policy.aggregate_duration_s} s"
+            period = policies[row].aggregate_duration_s
+            missing[node] = f"of {' and '.join(without)} nothing is known in the last {period} s"
+    return NodeStatuses(snapshot, policies, missing, amounts, None if pods is None else _PodAmounts(pods, classes))
+
+
+def make_report(
+    statuses: NodeStatuses, *, before: NodeMetricReport | None = None, max_age: float = math.inf
+) -> NodeMetricReport:
+    """All of them as JSON. A node's NodeMetric of `before` stands as long as its report interval does, and no longer
+    than `max_age` seconds."""
+    snapshot = statuses.snapshot
+    objects: dict[str, bytes] = {}
+    periods: dict[str, tuple[CollectPolicy, int]] = {}
+    made: dict[str, float] = {}
+    for row, node in enumerate(snapshot.nodes):
+        if node in statuses.missing:
+            continue
+        periods[node] = period = period_of(statuses.policies[row], snapshot.timestamp)
+        if before and before.periods.get(node) == period and snapshot.timestamp - before.made[node] <= max_age:
+            objects[node], made[node] = before.objects[node], before.made[node]
         else:
-            status = KoordinatorStatus(
-                datetime.fromtimestamp(int(snapshot.sampled[row]), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                _usage(snapshot, amounts, row),
-                msgspec.UNSET if of_pods is None else of_pods.get(node, []),
-            )
-            made = KoordinatorNodeMetric(API_VERSION, "NodeMetric", KoordinatorMetadata(node), spec, status)
-            objects[node] = msgspec.json.encode(made)
-    return NodeMetricReport(objects, missing)
+            objects[node], made[node] = msgspec.json.encode(statuses.object(row)), snapshot.timestamp
+    return NodeMetricReport(objects, statuses.missing, periods, made)
+
+
+def period_of(policy: CollectPolicy, timestamp: float) -> tuple[CollectPolicy, int]:
+    """In which interval of its policy something is reported at that time (unix seconds)."""
+    return policy, int(timestamp // policy.report_interval_s)
 
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """One resource of n nodes: `usage` [n] over the aggregation period, `aggregated` [W, types, n]; NaN: not known."""
+    """One resource of n nodes: `usage` [n] over the aggregation period, `aggregated[seconds]` [types, n]; NaN: not
+    known."""
 
     usage: F64
-    aggregated: F64
+    aggregated: Mapping[int, F64]
 
     @classmethod
-    def of(cls, snapshot: Snapshot, key: str, sizes: F64, policy: CollectPolicy) -> _Amounts:
-        name, nodes = METRIC_BY_KEY[key].name, len(snapshot.nodes)
-        served = [windows for windows in snapshot.metrics if windows.metric.name == name]
-        if not served or snapshot.samples is None:
-            return cls(np.full(nodes, np.nan), np.full((len(snapshot.windows), 1 + len(PERCENTILES), nodes), np.nan))
-        values, time = snapshot.samples(name)
-        amount = np.where(np.isnan(served[0].latest), np.nan, values * sizes / 100.0)
-        aggregated = []
-        for window in snapshot.windows:
-            rows = window.seconds // snapshot.resolution
-            part = amount[:rows]
-            types = [mean(part), *(percentile(part, p) for p in PERCENTILES.values())]
-            aggregated.append(np.where(warm(time[:rows], window.seconds), types, np.nan))
-        return cls(mean(amount[: policy.aggregate_duration_s // snapshot.resolution]), np.array(aggregated))
+    def of(cls, usages: NodeUsages, key: str, sizes: F64) -> _Amounts:
+        aggregated = {
+            seconds: np.array([usages.aggregated[key, name, seconds] for name in TYPES]) * sizes / 100.0
+            for seconds in usages.durations
+        }
+        return cls(usages.usage[key] * sizes / 100.0, aggregated)
 
 
-def _usage(snapshot: Snapshot, amounts: Sequence[_Amounts], row: int) -> KoordinatorNodeUsage:
+def _usage(amounts: Sequence[_Amounts], row: int, durations: Iterable[int]) -> KoordinatorNodeUsage:
     cpu, memory = amounts
     entries = []
-    for number, window in enumerate(snapshot.windows):
+    for seconds in durations:
         # both or none: a reader takes what is left out for zero
-        pairs = np.stack([cpu.aggregated[number, :, row], memory.aggregated[number, :, row]], axis=1)
+        pairs = np.stack([cpu.aggregated[seconds][:, row], memory.aggregated[seconds][:, row]], axis=1)
         pairs[np.isnan(pairs).any(axis=1)] = np.nan
-        usage = {kind: _resources(*pair) for kind, pair in zip(("avg", *PERCENTILES), pairs.tolist(), strict=True)}
-        entries.append(AggregatedUsage(go_duration(window.seconds), usage))
+        usage = {kind: _resources(*pair) for kind, pair in zip(TYPES, pairs.tolist(), strict=True)}
+        entries.append(AggregatedUsage(go_duration(seconds), usage))
     return KoordinatorNodeUsage(_resources(float(cpu.usage[row]), float(memory.usage[row])), entries)
 
 
-def _spec(snapshot: Snapshot, policy: CollectPolicy) -> KoordinatorSpec:
-    durations = [go_duration(window.seconds) for window in snapshot.windows]
-    return KoordinatorSpec(
-        NodeMetricCollectPolicy(policy.aggregate_duration_s, policy.report_interval_s, NodeAggregatePolicy(durations))
-    )
+class _PodsOfNode(NamedTuple):
+    """By namespace and name, and what they use together: millicores and bytes."""
+
+    usages: list[KoordinatorPodUsage]
+    total: F64
 
 
-def _pods_by_node(pods: PublishedPods, policy: CollectPolicy) -> Mapping[str, list[KoordinatorPodUsage]]:
-    """By namespace and name, as the table is; pods whose cpu or memory is not known in the period are left out, as
-    koordlet does."""
-    table = pods.table
-    minutes = max(1, policy.aggregate_duration_s // SLOT_S)
-    cores = (mean(table.recent_cores[-minutes:]) * 1000.0).tolist()
-    memory = mean(table.recent_memory[-minutes:]).tolist()
-    found = {}
-    for node, rows in by_node(table.nodes).items():
-        usages = [(table.pods[row], _resources(cores[row], memory[row])) for row in rows.tolist()]
-        found[node] = [
-            KoordinatorPodUsage(namespace, name, usage)
-            for (namespace, name), usage in usages
-            if len(usage.resources) == len(METRIC_KEYS)
-        ]
-    return found
+class _PodAmounts:
+    """What pods use over any period; pods whose cpu or memory is not known in it are left out, as koordlet does."""
+
+    def __init__(self, pods: PublishedPods, classes: Mapping[Pod, PodClass]) -> None:
+        self._table = pods.table
+        self._classes = classes
+        self._rows = by_node(pods.table.nodes)
+        self._means: dict[int, F64] = {}
+
+    def on(self, node: str, policy: CollectPolicy) -> _PodsOfNode:
+        """Those of a node, over its aggregation period."""
+        amounts = self._amounts(max(1, policy.aggregate_duration_s // SLOT_S))
+        rows = self._rows.get(node, np.empty(0, dtype=np.int64))
+        rows = rows[~np.isnan(amounts[:, rows]).any(axis=0)]
+        return _PodsOfNode([self._usage(row, amounts) for row in rows.tolist()], amounts[:, rows].sum(axis=1))
+
+    def _amounts(self, minutes: int) -> F64:
+        if minutes not in self._means:
+            cores, memory = mean(self._table.recent_cores[-minutes:]), mean(self._table.recent_memory[-minutes:])
+            self._means[minutes] = np.array([cores * 1000.0, memory])
+        return self._means[minutes]
+
+    def _usage(self, row: int, amounts: F64) -> KoordinatorPodUsage:
+        pod = self._table.pods[row]
+        (namespace, name), (priority, qos) = pod, self._classes.get(pod, UNTOLD)
+        return KoordinatorPodUsage(namespace, name, _resources(*amounts[:, row].tolist()), priority, qos)

@@ -15,7 +15,8 @@ from aiohttp import web
 from prometheus_client.registry import Collector
 
 from watcher.api.routing import Route
-from watcher.model import Window
+from watcher.model import Snapshot, Window
+from watcher.node_metrics import NodeUsages
 from watcher.pods import PublishedPods
 from watcher.publish import Published
 from watcher.settings import Settings
@@ -40,6 +41,10 @@ class Serving(Protocol):
     def max_staleness(self) -> float: ...
 
     def want_pods(self) -> str: ...
+
+    def measure(self, snapshot: Snapshot) -> NodeUsages:
+        """What nodes use, by the collect policies. Takes its time; may be called from any thread."""
+        ...
 
     def now(self) -> float: ...
 

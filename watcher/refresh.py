@@ -25,7 +25,7 @@ from typing import ParamSpec, Protocol, TypeVar
 import numpy as np
 
 from watcher import names, review
-from watcher.capacities import KnowsCapacities
+from watcher.capacities import KnowsCapacities, KnowsLabels
 from watcher.findings import FindingLog
 from watcher.history import History
 from watcher.model import (
@@ -243,6 +243,15 @@ class Refresher:
         for one in sources:
             if isinstance(one, KnowsCapacities):
                 found |= await one.capacities()
+        return found
+
+    def node_labels(self, node: str) -> Mapping[str, str]:
+        """The labels of a node, as far as the source or the cluster's node list has them at hand."""
+        found: dict[str, str] = {}
+        sources: tuple[object, ...] = (self.provider, self.directory)
+        for one in sources:
+            if isinstance(one, KnowsLabels):
+                found |= one.labels(node)
         return found
 
     async def samples(self) -> Restored | None:

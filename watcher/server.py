@@ -36,14 +36,15 @@ from watcher import __version__, directory, handover, providers, review
 from watcher.api import make_app
 from watcher.api.runner import Runner
 from watcher.api.service import HistoryUnavailable, StoredSeries
+from watcher.collect_policy import SHORTEST_INTERVAL_S, CollectPolicies, CollectPolicy
 from watcher.exposition import View
 from watcher.handover import Origin
 from watcher.heap import share_one_heap
-from watcher.model import FindingsDocument, MetricType, Operator, ProviderHealth, Restored, Window
-from watcher.node_metrics import Capacity, CollectPolicy
+from watcher.model import FindingsDocument, MetricType, Operator, ProviderHealth, Restored, Snapshot, Window
+from watcher.node_metrics import Capacity, NodeUsages, PodClass, measure
 from watcher.parts import Part
 from watcher.peers import Peers
-from watcher.pods import PublishedPods
+from watcher.pods import Pod, PublishedPods
 from watcher.providers.base import ProviderError, QueryPlan
 from watcher.publish import Published
 from watcher.refresh import TICK_SHARE, Clock, RefreshConfig, Refresher, SystemClock, TickStats
@@ -189,6 +190,23 @@ def refresh_config(settings: Settings) -> RefreshConfig:
     )
 
 
+def collect_policies(settings: Settings) -> CollectPolicies:
+    """How NodeMetrics are made, out of the settings."""
+    koordinator, refresh = settings.koordinator, settings.refresh
+    durations = koordinator.aggregate_durations
+    default = CollectPolicy(
+        koordinator.report_interval,
+        koordinator.aggregate_duration,
+        None if durations is None else tuple(window.seconds for window in durations),
+    )
+    return CollectPolicies(
+        default,
+        koordinator.nodes,
+        windows=refresh.windows,
+        shortest_interval_s=max(SHORTEST_INTERVAL_S, math.ceil(refresh.interval)),
+    )
+
+
 class Every(BaseTrigger):  # type: ignore[misc]  # the library has no types
     """Fires every `seconds`. What was missed is missed: the library's own interval goes through it run by run, and
     where the clock jumps from 1970 to today that is work for minutes, on the event loop."""
@@ -228,6 +246,7 @@ class Watcher:
             password_file=settings.store.password_file,
         )
         self._refresher = self._make_refresher(settings)
+        self._policies = collect_policies(settings)
         self._scheduler = AsyncIOScheduler(
             timezone=UTC,
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
@@ -292,12 +311,17 @@ class Watcher:
         return self._refresher.warming_up()
 
     @property
-    def collect_policy(self) -> CollectPolicy:
-        koordinator, refresh = self.settings.koordinator, self.settings.refresh
-        return CollectPolicy(
-            report_interval_s=max(koordinator.report_interval, math.ceil(refresh.interval)),
-            aggregate_duration_s=min(koordinator.aggregate_duration, refresh.windows[-1].seconds),
-        )
+    def collect_policies(self) -> CollectPolicies:
+        return self._policies
+
+    def node_labels(self, node: str) -> Mapping[str, str]:
+        return self._refresher.node_labels(node)
+
+    def pod_classes(self) -> Mapping[Pod, PodClass]:
+        return {}
+
+    def measure(self, snapshot: Snapshot) -> NodeUsages:
+        return measure(snapshot, policies=self._policies.of_all(snapshot.nodes, self.node_labels))
 
     async def capacities(self) -> Mapping[str, Capacity]:
         return await self._refresher.capacities()
@@ -510,6 +534,7 @@ class Watcher:
         if changed:
             await self._replace_refresher(settings)
         self.settings = settings
+        self._policies = collect_policies(settings)
         log.info("the settings were reloaded%s", "" if changed else "; the source stays as it is")
 
     async def _replace_refresher(self, settings: Settings) -> None:

@@ -7,7 +7,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -19,6 +19,7 @@ from scorers.koordinator.metrics import Aggregation
 from scorers.koordinator.owners import OwnerHistoryArgs
 from scorers.resources import CPU, MEMORY
 from watcher.kube.times import read_duration
+from watcher.model import Window
 
 Source = Literal["windows", "windowsAndPods", "cluster"]
 MEASURED = (CPU, MEMORY)
@@ -48,9 +49,10 @@ class LoadAwareSchedulingArgs(
 ):
     """Thresholds and factors in percent. Ours are: `nodeMetricSource`, the windows of this watcher, these and what it
     knows of pods, or the cluster's NodeMetric objects; `reportIntervalSeconds`, how long it takes until windows contain
-    a pod; `comparison`, whether a node at the threshold passes ("gt", as upstream since 1.6) or not ("ge", as its
-    document says); the `estimator` "ownerHistoryEstimator" with `ownerHistory`, by what pods of the same workload
-    use."""
+    a pod, which the collect policy says where it is left out; `comparison`, whether a node at the threshold passes
+    ("gt", as upstream since 1.6) or not ("ge", as its document says); the `estimator` "ownerHistoryEstimator" with
+    `ownerHistory`, by what pods of the same workload use. Percentiles are koordlet's, and any window of the watcher is
+    a duration for them."""
 
     filter_expired_node_metrics: bool = True
     node_metric_expiration_seconds: Positive = 180
@@ -69,7 +71,7 @@ class LoadAwareSchedulingArgs(
     aggregated: AggregatedArgs | None = None
     supported_resources: tuple[str, ...] = ()
     node_metric_source: Source = "windows"
-    report_interval_seconds: Positive = 60
+    report_interval_seconds: Positive | None = None
     comparison: Literal["gt", "ge"] = "gt"
     owner_history: OwnerHistoryArgs | None = None
 
@@ -134,14 +136,22 @@ class LoadAwareSchedulingArgs(
             found.append(f'ownerHistory: {named} does not look at it; set estimator to "{OWNER_HISTORY}"')
         return [*found, *self._not_measured()]
 
+    def unserved(self, windows: Sequence[Window]) -> list[str]:
+        """Durations that are no window of the watcher, where these are the source."""
+        if self.node_metric_source == "cluster":
+            return []
+        return [
+            f"aggregated.{_camel(name)}: {unserved(text, windows)}"
+            for name in ("usage_aggregated_duration", "score_aggregated_duration")
+            if (text := getattr(self.aggregation, name)) and not is_served(text, windows)
+        ]
+
     def _not_measured(self) -> Iterable[str]:
         """Arguments that the source of metrics has no numbers for."""
         if self.node_metric_source == "cluster":
             return
-        if self.prod_usage_include_sys:
-            yield 'prodUsageIncludeSys: our windows do not have usage of the system; set nodeMetricSource to "cluster"'
         if self.node_metric_source == "windows":
-            for name in ("prod_usage_thresholds", "score_according_prod_usage"):
+            for name in ("prod_usage_thresholds", "score_according_prod_usage", "prod_usage_include_sys"):
                 if getattr(self, name):
                     yield (
                         f"{_camel(name)}: needs what each pod uses, which windows of nodes do not have; "
@@ -152,16 +162,21 @@ class LoadAwareSchedulingArgs(
                     f"estimator: {OWNER_HISTORY} needs what each pod uses, which windows of nodes do not have; "
                     'set nodeMetricSource to "windowsAndPods" or "cluster"'
                 )
-        for name in ("usage_aggregated_duration", "score_aggregated_duration"):
-            if getattr(self.aggregation, name):
-                yield (
-                    f"aggregated.{_camel(name)}: the scorers read one window of the watcher; "
-                    'leave the duration out, or set nodeMetricSource to "cluster"'
-                )
         beyond = [each for each in self.resources if each not in MEASURED]
         if beyond:
             names = ", ".join(beyond)
             yield f'{names}: our windows measure cpu and memory alone; set nodeMetricSource to "cluster"'
+
+
+def is_served(duration: str, windows: Sequence[Window]) -> bool:
+    """Whether a Go duration is one of the windows; 0 stands for the longest of them."""
+    return read_duration(duration) in {0.0, *(float(window.seconds) for window in windows)}
+
+
+def unserved(duration: str, windows: Sequence[Window]) -> str:
+    """What to say of one that is not."""
+    there = ", ".join(window.label for window in windows)
+    return f"{duration[:40]!r} is not served; there are {there}, and refresh.windows can have more"
 
 
 def _within(path: str, values: Mapping[str, int], lowest: int) -> Iterable[str]:

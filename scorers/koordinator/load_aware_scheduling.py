@@ -20,8 +20,9 @@ their place. Pods of DaemonSets pass. A node whose measurement is too old is rej
 in whole numbers, rounded down. Nodes that are not measured pass and score 0, nodes measured too long ago score 0.
 
 A percentile over a duration that a NodeMetric does not have leaves the estimates alone to go by, as upstream has it. Of
-our windows there is one; where it lacks the percentile, the mean is taken. A resource that the windows do not have of a
-node is not looked at in filtering, and scores 0. Where it is not known what pods use, all pods of a node count alike,
+our windows one that is less than half full is such a duration; without a duration the longest that a node has is taken,
+and the mean where it has none. A resource that the windows do not have of a node is not looked at in filtering, and
+scores 0. Where it is not known what pods use, all pods of a node count alike,
 and pods that are older than a report interval are taken to be in the usage of their node.
 """
 
@@ -40,7 +41,7 @@ from scorers.koordinator.arguments import LoadAwareSchedulingArgs
 from scorers.koordinator.assigned import DELTA, ESTIMATED, PROD_DELTA, PROD_USAGE, AssignedPods, Candidate
 from scorers.koordinator.classes import PROD, priority_class
 from scorers.koordinator.estimator import DEFAULT, ESTIMATORS, allocatable_of, forced_until
-from scorers.koordinator.metrics import OPERATORS, Matrix, NodeMetric, ReportedMetrics, WindowMetrics
+from scorers.koordinator.metrics import Matrix, NodeMetric, ReportedMetrics, WindowMetrics
 from scorers.koordinator.thresholds import Thresholds, thresholds_of_arguments, thresholds_of_node
 from scorers.resources import amounts
 from scorers.table import Needs, PodInfo, Table
@@ -115,7 +116,10 @@ class LoadAwareScheduling:
         self._estimator = ESTIMATORS[arguments.estimator or DEFAULT](arguments)
         self._table = table
         self._reported = ReportedMetrics(self._names) if arguments.node_metric_source == "cluster" else None
-        self._windows = WindowMetrics(self._names, interval=float(arguments.report_interval_seconds))
+        interval = arguments.report_interval_seconds
+        self._windows = WindowMetrics(
+            self._names, windows=table.windows, interval=None if interval is None else float(interval)
+        )
         self.metrics = self._reported or self._windows
         self.assigned_pods = AssignedPods(self._names, self.metrics)
         self._allocatable = Matrix(self._names)
@@ -131,9 +135,7 @@ class LoadAwareScheduling:
         source, history = self.args.node_metric_source, self._estimator.history is not None
         if source == "cluster":
             return Needs(pods=history, node_metrics=True)
-        aggregation = self.args.aggregation
-        kinds = (aggregation.usage_aggregation_type, aggregation.score_aggregation_type)
-        return Needs(frozenset(OPERATORS[kind] for kind in kinds if kind in OPERATORS), pods=source == "windowsAndPods")
+        return Needs(usages=True, pods=source == "windowsAndPods")
 
     # --- kept up by events -------------------------------------------------------------------------------------------
 
@@ -190,12 +192,16 @@ class LoadAwareScheduling:
         self._windows.take(rows, self._table.load, self._table.capacity, self._table.names)
 
     def _window_of(self, pods: Pods) -> str:
-        """The label of the window that the load is from."""
+        """The label of the window of pods that is nearest to what the load of most nodes is the mean over."""
         columns = self._table.load.columns
         if columns is None:
             return ""
-        seconds = max((float(np.nanmax(each, initial=0.0)) for each in columns.rollup.values()), default=0.0)
-        return next((label for label in pods.average if read_duration(label) == seconds), "")
+        if columns.usages is not None and len(columns.nodes):
+            wanted = float(np.bincount(columns.usages.period).argmax())
+        else:
+            wanted = max((float(np.nanmax(each, initial=0.0)) for each in columns.rollup.values()), default=0.0)
+        lengths = {label: read_duration(label) or 0.0 for label in pods.average}
+        return min(lengths, key=lambda label: (abs(lengths[label] - wanted), lengths[label]), default="")
 
     def _allocatable_of(self, node: Node) -> Mapping[str, int]:
         try:
@@ -206,7 +212,8 @@ class LoadAwareScheduling:
 
     def _thresholds_of(self, node: Node) -> Thresholds:
         try:
-            return thresholds_of_node(node, self._given)
+            windows = self._table.windows if self._reported is None else ()
+            return thresholds_of_node(node, self._given, windows=windows)
         except ValueError as error:
             log.warning("node %s: the thresholds of the arguments are taken: %s", node.metadata.name, error)
             return self._given
@@ -357,7 +364,8 @@ class LoadAwareScheduling:
             inputs["estimator"] = told
         if not self.metrics.pods_known:
             seconds = self.args.report_interval_seconds
-            inputs["podUsage"] = f"not known: pods older than {seconds} s are taken to be in the usage of their node"
+            age = "the report interval of their node" if seconds is None else f"{seconds} s"
+            inputs["podUsage"] = f"not known: pods older than {age} are taken to be in the usage of their node"
         return inputs
 
     def _told(self, view: _View, row: int, i: int, score: float) -> str:

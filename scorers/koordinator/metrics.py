@@ -2,15 +2,16 @@
 
 A NodeMetric is what koordlet reports of a node (reference/koordinator.md, 2): usage of the node, percentiles of it,
 usage of its pods and of the system. Two sources fill the same columns: `ReportedMetrics` from these objects, and
-`WindowMetrics` from the watcher's windows, percent of what a node has (`capacity`), with what the watcher knows of
-pods where it is given. Columns have one row for each node of a table; amounts are whole numbers by resource.
+`WindowMetrics` from the watcher's samples by the same rules (watcher.node_metrics), percent of what a node has
+(`capacity`), with what the watcher knows of pods where it is given. Columns have one row for each node of a table;
+amounts are whole numbers by resource.
 
 Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
@@ -24,7 +25,8 @@ from scorers.statistics import LOADS
 from watcher.client import Pods
 from watcher.kube import Metadata, Quantities, Resource
 from watcher.kube.times import read_duration, read_time
-from watcher.model import Operator
+from watcher.model import MetricType, Window
+from watcher.node_metrics import whole
 
 if TYPE_CHECKING:
     from scorers.table import Load  # which keeps NodeMetrics itself
@@ -199,6 +201,11 @@ class Matrix:
         self.there[row] = given is not None
         self.values[:, row] = 0 if given is None else [given.get(name, 0) for name in self._resources]
 
+    def set_all(self, rows: I64, given: I64 | None) -> None:
+        """The same for many rows, [resources, n]."""
+        self.there[rows] = given is not None
+        self.values[:, rows] = 0 if given is None else given
+
     def take(self, rows: I64) -> tuple[I64, Bool]:
         """[resources, n] and [n]."""
         return np.take(self.values, rows, axis=1), self.there[rows]
@@ -300,23 +307,18 @@ class ReportedMetrics(_Columns):
         return Readings(used, there, reported)
 
 
-OPERATORS: Mapping[str, Operator] = {
-    "p50": Operator.P50,
-    "p90": Operator.P90,
-    "p95": Operator.P95,
-    "p99": Operator.P99,
-}
-"""What the windows call a percentile; theirs are interpolated, koordlet's are samples."""
-
-
 class WindowMetrics(_Columns):
-    """NodeMetrics derived from the watcher's windows: the mean (else the newest reading), percent of the capacity;
-    updated when the newest sample was taken. A percentile that the windows do not have is the mean. What pods use is
-    their mean over the same window, else their newest reading, where it is given at all."""
+    """NodeMetrics derived from the watcher's samples, as GET /api/v1/nodemetrics has them: usage is the mean over the
+    aggregation period, aggregated usages are koordlet's over each of the `windows`; updated when the newest sample was
+    taken. Where the load is plain columns, usage is their average (else the newest reading), and there are no
+    aggregated ones. What pods use is their mean over the aggregation period, else their newest reading, where it is
+    given at all; what of a node is no pod's is the system's. `interval` (seconds) goes before the report interval of
+    the policies."""
 
-    def __init__(self, resources: Sequence[str], *, interval: float) -> None:
+    def __init__(self, resources: Sequence[str], *, windows: Sequence[Window], interval: float | None) -> None:
         super().__init__(resources)
         self._interval = interval
+        self._windows = tuple(float(window.seconds) for window in windows)
         self._load: Load | None = None
         self._capacity: AmountColumns | None = None
         self._pods: Pods | None = None
@@ -336,37 +338,53 @@ class WindowMetrics(_Columns):
         self._load, self._capacity, self._names = load, capacity, names
         self._place_readings(rows)
         self.updated[rows] = load.sampled()[rows]
-        self.interval[rows] = self._interval
-        percent, sizes = self._percent(rows, None), self._sizes(rows)
+        self.interval[rows] = self._intervals(rows)
+        percent, sizes = self._percent(rows, load.usage), self._sizes(rows)
         self.known[:, rows] = ~np.isnan(percent) & (sizes > 0)
         self.there[rows] = ~np.isnan(percent).all(axis=0)
         self.usage.values[:, rows], self.usage.there[rows] = _of(percent, sizes), self.known[:, rows].any(axis=0)
-        for kind, _ in self._aggregated:
-            self._take_aggregated(kind, rows)
+        self._take_system(rows)
+        for kind, duration in self._aggregated:
+            self._take_aggregated(kind, duration, rows)
 
     def aggregated(self, kind: str, duration: float) -> Matrix:
-        """Usage of a type over the one window that is there, whatever the duration."""
-        if (kind, 0.0) in self._aggregated:
-            return self._aggregated[(kind, 0.0)]
-        matrix = super().aggregated(kind, 0.0)
+        """Usage of a type over so many seconds; 0 is the longest window that a node has, and the mean where it has
+        none."""
+        if (kind, duration) in self._aggregated:
+            return self._aggregated[(kind, duration)]
+        matrix = super().aggregated(kind, duration)
         if self._load is not None:
-            self._take_aggregated(kind, np.arange(len(self._names)))
+            self._take_aggregated(kind, duration, np.arange(len(self._names)))
         return matrix
 
-    def _take_aggregated(self, kind: str, rows: I64) -> None:
-        matrix = self._aggregated[(kind, 0.0)]
-        percent = self._percent(rows, OPERATORS.get(kind))
-        matrix.values[:, rows], matrix.there[rows] = _of(percent, self._sizes(rows)), self.usage.there[rows]
+    def _take_aggregated(self, kind: str, duration: float, rows: I64) -> None:
+        matrix, sizes, known = self._aggregated[(kind, duration)], self._sizes(rows), self.known[:, rows]
+        values, there = np.zeros_like(sizes), np.zeros(len(rows), dtype=np.bool_)
+        if not duration:
+            values, there = self.usage.values[:, rows], self.usage.there[rows]
+        for seconds in [duration] if duration else self._windows:
+            percent = self._over(kind, seconds, rows)
+            warm = known.any(axis=0) & (~np.isnan(percent) | ~known).all(axis=0)
+            values, there = np.where(warm, _of(percent, sizes), values), there | warm
+        matrix.values[:, rows], matrix.there[rows] = values, there
 
-    def _percent(self, rows: I64, operator: Operator | None) -> F64:
-        """[resources, n], NaN where it is not known; the mean for no operator and where the operator's is not there."""
+    def _over(self, kind: str, seconds: float, rows: I64) -> F64:
+        load = self._load
+        assert load is not None
+        return self._percent(rows, lambda metric: load.aggregated(metric, kind, int(seconds)))
+
+    def _intervals(self, rows: I64) -> F64 | float:
+        if self._interval is not None or self._load is None:
+            return REPORT_INTERVAL_S if self._interval is None else self._interval
+        told = self._load.report_interval()[rows]
+        return np.where(np.isnan(told), REPORT_INTERVAL_S, told)
+
+    def _percent(self, rows: I64, of: Callable[[MetricType], F64]) -> F64:
+        """[resources, n] of what `of` has of all rows, NaN where it is not known."""
         found = np.full((len(self.resources), len(rows)), np.nan)
         for i, kind in enumerate(LOADS.get(name) for name in self.resources):
-            if kind is not None and self._load is not None:
-                found[i] = self._load.average(kind)[rows]
-                if operator is not None:
-                    values = self._load.values(kind, operator)[rows]
-                    found[i] = np.where(np.isnan(values), found[i], values)
+            if kind is not None:
+                found[i] = of(kind)[rows]
         return found
 
     def _sizes(self, rows: I64) -> I64:
@@ -376,8 +394,8 @@ class WindowMetrics(_Columns):
         return np.array(columns, dtype=np.int64).reshape(len(self.resources), len(rows))
 
     def take_pods(self, pods: Pods | None, window: str) -> None:
-        """What pods use, or that nobody knows; `window` is the label of the one that the nodes' load covers. `take` of
-        all rows has to follow."""
+        """What pods use, or that nobody knows; `window` is the label of the one that is as long as the aggregation
+        period. `take` of all rows has to follow."""
         self._pods = pods
         if pods is None:
             return
@@ -389,7 +407,7 @@ class WindowMetrics(_Columns):
         }
         none = np.zeros(len(pods.pods))
         columns = [np.nan_to_num(amount_of.get(name, none), nan=0.0) for name in self.resources]
-        self._readings = np.rint(np.array(columns).reshape(len(self.resources), -1)).astype(np.int64)
+        self._readings = whole(np.array(columns).reshape(len(self.resources), -1))
 
     def _place_readings(self, rows: I64) -> None:
         """Whose pods the readings are: rows are given to other nodes in time."""
@@ -400,6 +418,17 @@ class WindowMetrics(_Columns):
             at = self._pods.on_node.get(self._names[row])
             if at is not None:
                 self._reading_row[at] = row
+
+    def _take_system(self, rows: I64) -> None:
+        """What of a node's usage is no pod's."""
+        if self._pods is None:
+            self.system.set_all(rows, None)
+            return
+        of_pods = np.zeros((len(self.resources), len(self._names)), dtype=np.int64)
+        placed = np.flatnonzero(self._reading_row >= 0)
+        for total, read in zip(of_pods, self._readings, strict=True):
+            np.add.at(total, self._reading_row[placed], read[placed])
+        self.system.set_all(rows, np.maximum(self.usage.values[:, rows] - of_pods[:, rows], 0))
 
     def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings:
         """Of a pod on the node that it was seen on; the class is its own. A reading from before it was there (`at`,
@@ -419,4 +448,4 @@ class WindowMetrics(_Columns):
 
 def _of(percent: F64, sizes: I64) -> I64:
     share = np.clip(np.nan_to_num(percent, nan=0.0), 0.0, None)
-    return np.rint(share / 100.0 * sizes).astype(np.int64)
+    return whole(share / 100.0 * sizes)

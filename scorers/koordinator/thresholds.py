@@ -6,15 +6,16 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
-from scorers.koordinator.arguments import LoadAwareSchedulingArgs
+from scorers.koordinator.arguments import LoadAwareSchedulingArgs, is_served, unserved
 from scorers.koordinator.metrics import Aggregation
 from watcher.kube import Node
 from watcher.kube.times import read_duration
+from watcher.model import Window
 
 ANNOTATION = "scheduling.koordinator.sh/usage-thresholds"
 
@@ -51,9 +52,10 @@ def thresholds_of_arguments(args: LoadAwareSchedulingArgs) -> Thresholds:
     return Thresholds(args.thresholds, args.prod_usage_thresholds, aggregation.usage_thresholds, kind, seconds)
 
 
-def thresholds_of_node(node: Node, given: Thresholds) -> Thresholds:
-    """What the annotation of a node makes of those given, each of the three parts as a whole. Raises ValueError where
-    it cannot be read: then those given hold."""
+def thresholds_of_node(node: Node, given: Thresholds, *, windows: Sequence[Window] = ()) -> Thresholds:
+    """What the annotation of a node makes of those given, each of the three parts as a whole. `windows` are those that
+    can be aggregated over, where that is known. Raises ValueError where it cannot be read, or asks for another: then
+    those given hold."""
     text = node.metadata.annotations.get(ANNOTATION, "")
     if not text:
         return given
@@ -71,6 +73,8 @@ def thresholds_of_node(node: Node, given: Thresholds) -> Thresholds:
         seconds = read_duration(own.usage_aggregated_duration) if own.usage_aggregated_duration else 0.0
         if seconds is None:
             raise ValueError(f"{ANNOTATION}: {own.usage_aggregated_duration[:40]!r} is no duration")
+        if windows and seconds and not is_served(own.usage_aggregated_duration, windows):
+            raise ValueError(f"{ANNOTATION}: {unserved(own.usage_aggregated_duration, windows)}")
         thresholds = _checked(own.usage_thresholds)
         found = replace(found, aggregated=thresholds, aggregation=own.usage_aggregation_type, seconds=seconds)
     return found

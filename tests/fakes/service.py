@@ -19,9 +19,10 @@ from watcher.api import make_app
 from watcher.api.routing import Route
 from watcher.api.runner import make_runner
 from watcher.api.service import StoredSeries
+from watcher.collect_policy import CollectPolicies
 from watcher.model import F32, I64, FindingsDocument, Operator, ProviderHealth, Window
-from watcher.node_metrics import Capacity, CollectPolicy
-from watcher.pods import PublishedPods
+from watcher.node_metrics import Capacity, PodClass
+from watcher.pods import Pod, PublishedPods
 from watcher.providers.base import QueryPlan
 from watcher.publish import Published
 from watcher.telemetry import Telemetry
@@ -81,7 +82,9 @@ class FakeService:
     wrong: str = ""
     missing: str = ""
     sizes: Mapping[str, Capacity] = field(default_factory=dict)
-    collect_policy: CollectPolicy = field(default_factory=CollectPolicy)
+    collect_policies: CollectPolicies = field(default_factory=lambda: CollectPolicies(windows=WINDOWS))
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    classes: Mapping[Pod, PodClass] = field(default_factory=dict)
     handed: bytes | None = b"samples"
     detail: dict[str, object] = field(default_factory=lambda: {"store": {"ok": True}})
     found: FindingsDocument = field(default_factory=lambda: FindingsDocument(1_700_000_001, "enforce", [], []))
@@ -96,6 +99,12 @@ class FakeService:
     def want_pods(self) -> str:
         self.wanted += 1
         return self.no_pods
+
+    def node_labels(self, node: str) -> Mapping[str, str]:
+        return self.labels.get(node, {})
+
+    def pod_classes(self) -> Mapping[Pod, PodClass]:
+        return self.classes
 
     async def capacities(self) -> Mapping[str, Capacity]:
         return self.sizes

@@ -106,6 +106,19 @@ def test_config_check_accepts_a_good_file(run, tmp_path):
     assert result.stderr == "note: [agent] is set and not used: nothing that runs here reads it\n"
 
 
+def test_config_check_holds_plug_ins_against_the_windows(run, tmp_path):
+    """A percentile over a window that is not kept would never be there."""
+    args = '{ aggregated = { scoreAggregationType = "p95", scoreAggregatedDuration = "30m" } }'
+    profile = f'[scheduler.default]\nplugins = [ {{ name = "LoadAwareScheduling", args = {args} }} ]\n'
+    (tmp_path / "x.toml").write_text(profile)
+    result = run("config", "check", "x.toml")
+    assert result.exit_code == 2
+    assert "scheduler.default.plugins[0].args.aggregated.scoreAggregatedDuration" in result.stderr
+    assert "'30m' is not served; there are 5m, 10m, 15m" in result.stderr
+    (tmp_path / "x.toml").write_text(f'[refresh]\nwindows = ["5m", "30m"]\n{profile}')
+    assert run("config", "check", "x.toml").exit_code == 0
+
+
 BAD_FILE = '[server]\nport = -1\nprot = 1\n[provider]\nname = "prometheus"\ntoken = ["s3cret"]'
 
 

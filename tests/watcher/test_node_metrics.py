@@ -15,10 +15,21 @@ from hypothesis import strategies as st
 from scorers.koordinator.metrics import NodeMetricObject, read_node_metric
 from tests.fakes.pods import publish_pods, small_pods
 from tests.fakes.service import FakeService, Live
-from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
+from tests.fakes.snapshots import END, WINDOWS, publish, small_fleet, snapshot_of
 from watcher.capacities import capacities_of
+from watcher.collect_policy import CollectPolicies, CollectPolicy, PolicyPart, PolicyRule
 from watcher.kube import Node
-from watcher.node_metrics import Capacity, CollectPolicy, go_duration, make_report, percentile, warm
+from watcher.model import Snapshot
+from watcher.node_metrics import (
+    Capacity,
+    NodeMetricReport,
+    PodClass,
+    go_duration,
+    make_report,
+    node_statuses,
+    percentile,
+    warm,
+)
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "koordinator.json").read_text())["groups"]
 PATH = "/api/v1/nodemetrics"
@@ -30,8 +41,13 @@ def service(**options: Any) -> FakeService:
     return FakeService(**{"pods": publish_pods(small_pods()), "sizes": SIZES, **options})
 
 
-def report(samples: dict[str, dict[str, list[float]]], **policy: int) -> dict[str, Any]:
-    made = make_report(snapshot_of(samples), capacities=SIZES, pods=None, policy=CollectPolicy(**policy))
+def reported(snapshot: Snapshot, sizes: dict[str, Capacity], policy: CollectPolicy) -> NodeMetricReport:
+    policies = [policy] * len(snapshot.nodes)
+    return make_report(node_statuses(snapshot, capacities=sizes, pods=None, policies=policies))
+
+
+def report(samples: dict[str, dict[str, list[float]]], **policy: Any) -> dict[str, Any]:
+    made = reported(snapshot_of(samples), SIZES, CollectPolicy(**policy))
     return {name: msgspec.json.decode(body)["status"]["nodeMetric"] for name, body in made.objects.items()}
 
 
@@ -89,7 +105,7 @@ def test_entries_that_are_not_warm_are_there_and_empty():
 def test_a_node_needs_cpu_and_memory():
     """What a NodeMetric leaves out is zero to its readers."""
     snapshot = snapshot_of({"node-1": {"CPU": [50.0] * 60}, "node-2": {"CPU": [50.0] * 60, "Memory": [50.0] * 60}})
-    made = make_report(snapshot, capacities=SIZES, pods=None, policy=CollectPolicy())
+    made = reported(snapshot, SIZES, CollectPolicy())
     assert ["node-2"] == list(made.objects)
     assert {"node-1": "of Memory nothing is known in the last 300 s"} == made.missing
 
@@ -120,7 +136,7 @@ def test_what_goes_over_the_wire_can_be_read(cpu, memory, cores, size, seconds):
     """Whatever is missing: no NaN, no more than the node has, and the scorers' reader of NodeMetrics takes it."""
     snapshot = snapshot_of({"node-1": {"CPU": cpu, "Memory": memory}})
     policy = CollectPolicy(aggregate_duration_s=seconds)
-    made = make_report(snapshot, capacities={"node-1": Capacity(cores, size)}, pods=None, policy=policy)
+    made = reported(snapshot, {"node-1": Capacity(cores, size)}, policy)
     assert len(snapshot.nodes) == len(made.objects) + len(made.missing)
     for body in made.objects.values():
         assert b"nan" not in body.lower()
@@ -224,9 +240,89 @@ def test_a_report_stands_for_its_interval():
 
 def test_a_report_that_is_too_old_is_made_anew():
     """Where the interval is longer than what is served at all."""
-    policy = CollectPolicy(report_interval_s=3600)
-    with Live(service(collect_policy=policy)) as live:
+    policies = CollectPolicies(CollectPolicy(report_interval_s=3600))
+    with Live(service(collect_policies=policies)) as live:
         assert 200 == live.ask(PATH).status
         live.service.clock += 400.0
         live.service.published = publish(snapshot_of(small_fleet()), tag="t2", monotonic=live.service.clock)
         assert "1" == live.ask(PATH).headers["Age"]
+
+
+# --- the collect policy of each node ---------------------------------------------------------------------------------
+
+RISING = {"CPU": [20.0] * 48 + [80.0] * 12, "Memory": [10.0] * 60}
+FLEET = dict.fromkeys(("cpu-1", "gpu-1", "gpu-2"), RISING)
+LARGE = {name: Capacity(4000, 1 << 30) for name in FLEET}
+
+
+def fleet_of(*rules: PolicyRule, **options: Any) -> FakeService:
+    policies = CollectPolicies(rules=rules, windows=WINDOWS)
+    options = {"labels": {"gpu-2": {"pool": "a", "zone": "b"}}, **options}
+    return service(published=publish(snapshot_of(FLEET)), sizes=LARGE, collect_policies=policies, **options)
+
+
+def test_some_nodes_have_a_policy_of_their_own():
+    """By name or by label; the first rule that fits counts, and what it does not say stays."""
+    rules = (
+        PolicyRule(PolicyPart(aggregate_duration_s=900), names=("gpu-*",), labels=(("pool", "a"),)),
+        PolicyRule(PolicyPart(report_interval_s=30, aggregate_duration_s=60, durations_s=(300,)), names=("gpu-?", "x")),
+    )
+    with Live(fleet_of(*rules)) as live:
+        items = {item["metadata"]["name"]: item for item in live.ask(PATH).json()["items"]}
+        assert "max-age=30, must-revalidate" == live.ask(PATH).headers["Cache-Control"]
+    found = {
+        name: (
+            item["spec"]["metricCollectPolicy"]["reportIntervalSeconds"],
+            item["status"]["nodeMetric"]["nodeUsage"]["resources"]["cpu"],
+            [each["duration"] for each in item["status"]["nodeMetric"]["aggregatedNodeUsages"]],
+        )
+        for name, item in items.items()
+    }
+    every = ["5m0s", "10m0s", "15m0s"]
+    assert {"cpu-1": (60, "2240m", every), "gpu-1": (30, "3200m", ["5m0s"]), "gpu-2": (60, "1280m", every)} == found
+    assert ["5m0s"] == items["gpu-1"]["spec"]["metricCollectPolicy"]["nodeAggregatePolicy"]["durations"]
+
+
+def test_each_node_is_reported_anew_in_its_own_interval():
+    """One every two minutes, the others every one; the list and each node by itself say the same."""
+    rule = PolicyRule(PolicyPart(report_interval_s=120), names=("gpu-1",))
+    start = (int(END) // 120 + 1) * 120.0
+
+    def at(live: Live, seconds: float, percent: float) -> dict[str, str]:
+        later = snapshot_of({name: {"CPU": [percent] * 60, "Memory": [10.0] * 60} for name in FLEET}, end=END + seconds)
+        live.service.published = publish(replace(later, timestamp=start + seconds), tag=f"t{seconds}")
+        usage = {
+            item["metadata"]["name"]: item["status"]["nodeMetric"]["nodeUsage"]["resources"]["cpu"]
+            for item in live.ask(PATH).json()["items"]
+        }
+        one = live.ask(f"{PATH}/gpu-1").json()["status"]["nodeMetric"]["nodeUsage"]["resources"]["cpu"]
+        assert one == usage["gpu-1"]
+        return {name: usage[name] for name in ("cpu-1", "gpu-1")}
+
+    with Live(fleet_of(rule)) as live:
+        assert {"cpu-1": "400m", "gpu-1": "400m"} == at(live, 0.0, 10.0)
+        assert {"cpu-1": "400m", "gpu-1": "400m"} == at(live, 59.0, 20.0)
+        assert {"cpu-1": "1200m", "gpu-1": "400m"} == at(live, 60.0, 30.0)
+        assert {"cpu-1": "1600m", "gpu-1": "1600m"} == at(live, 120.0, 40.0)
+
+
+def test_what_an_object_of_the_cluster_says_goes_before_the_settings():
+    """Part by part; koordlet reports no more often than every 30 s, and a duration that is not kept is left out."""
+    rule = PolicyRule(PolicyPart(report_interval_s=120, aggregate_duration_s=900))
+    spec = PolicyPart(report_interval_s=5, durations_s=(300, 1800))
+    policies = CollectPolicies(rules=(rule,), specs={"a": spec}, windows=WINDOWS)
+    assert [CollectPolicy(30, 900, (300,)), CollectPolicy(120, 900, None)] == policies.of_all(["a", "b"], lambda _: {})
+    assert (1800,) == policies.unserved((300, 1800))
+
+
+def test_what_is_no_pods_is_the_systems():
+    """node-2 uses 1.5 cores for web-1; job, whose memory nobody told, is left out of both."""
+    classes = {("a", "web-1"): PodClass("koord-prod", "LS")}
+    with Live(service(classes=classes)) as live:
+        status = live.ask(f"{PATH}/node-2").json()["status"]
+    usage = status["nodeMetric"]["nodeUsage"]["resources"]
+    (pod,) = status["podsMetric"]
+    assert ("koord-prod", "LS") == (pod["priority"], pod["qos"])
+    system = status["nodeMetric"]["systemUsage"]["resources"]
+    assert max(0, int(usage["cpu"][:-1]) - 1500) == int(system["cpu"][:-1])
+    assert max(0, int(usage["memory"]) - (1 << 31)) == int(system["memory"])

@@ -1,14 +1,17 @@
 """Loading: which source wins, what the old names mean, and that every mistake is told with its key and its cure."""
 
 import contextlib
+import json
 import tomllib
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from watcher.collect_policy import PolicyPart, PolicyRule
 from watcher.model import METRIC_BY_KEY, Window
 from watcher.settings import Problem, QuerySettings, Secret, SettingsError, load
+from watcher.settings.tables import KEYS
 
 
 @pytest.fixture
@@ -406,6 +409,16 @@ MISTAKES = [
     ('[peers]\nurls = ["http://user:word@lw:2020"]', "peers.urls", "given one with a user"),
     ('[peers]\nca_file = "/nowhere"', "peers.ca_file", "does not exist"),
     ('[metrics]\nwindows = ["30m"]', "metrics.windows", '"30m" (file load-watcher.toml) is not among refresh.windows'),
+    (
+        '[koordinator]\naggregate_durations = ["5m", "30m"]',
+        "koordinator.aggregate_durations",
+        '"30m" (file load-watcher.toml) is not among refresh.windows = ["5m", "10m", "15m"]',
+    ),
+    (
+        '[[koordinator.nodes]]\nnames = ["gpu-*"]\naggregate_durations = ["1h"]',
+        "koordinator.nodes",
+        '"1h" (file load-watcher.toml) is not among refresh.windows',
+    ),
     (PROM + 'token = "t"\nheaders = { authorization = "x" }', "provider.headers", "Authorization header"),
     (
         PROM + 'node_label = "kubernetes.io/node"',
@@ -659,3 +672,48 @@ def test_junk_flags_are_either_settings_or_problems(tmp_path, flags):
 def test_the_documents_of_this_test_are_toml():
     """The generator above writes TOML, or it would only test the TOML parser."""
     assert tomllib.loads("x = " + _toml([1.5, True, "ü\n", {"a b": []}]))["x"] == [1.5, True, "ü\n", {"a b": []}]
+
+
+# --- policies of some nodes -------------------------------------------------------------------------------------------
+
+POLICIES = """
+[[koordinator.nodes]]
+names = ["gpu-*", "a"]
+labels = { "node.kubernetes.io/pool" = "gpu" }
+report_interval = "30s"
+aggregate_durations = ["15m", "5m"]
+
+[[koordinator.nodes]]
+names = ["*"]
+aggregate_duration = 60
+"""
+
+
+def test_nodes_may_have_policies_of_their_own(loaded):
+    """In their order, from a file, from the environment as JSON, and from what config show prints of them."""
+    first = PolicyRule(PolicyPart(30, None, (300, 900)), ("gpu-*", "a"), (("node.kubernetes.io/pool", "gpu"),))
+    expected = (first, PolicyRule(PolicyPart(None, 60, None), ("*",)))
+    found = loaded(POLICIES).koordinator.nodes
+    assert expected == found
+    written = KEYS["koordinator.nodes"].setting.kind.write(found)
+    assert expected == loaded(f"[koordinator]\nnodes = {written}").koordinator.nodes
+    given = json.dumps(tomllib.loads(POLICIES)["koordinator"]["nodes"])
+    assert expected == loaded(environ={"LOAD_WATCHER_KOORDINATOR_NODES": given}).koordinator.nodes
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ("'gpu-*'", "must be a list of tables"),
+        ("{ name = ['a'], report_interval = 60 }", "number 1 has 'name'; there are names, labels, report_interval"),
+        ("{ names = 'a', report_interval = 60 }", "names of number 1 must be a list of patterns"),
+        ("{ labels = ['a'], report_interval = 60 }", "labels of number 1 must be a table of texts"),
+        ("{ report_interval = 60 }", "number 1 has neither names nor labels"),
+        ("{ names = ['a'] }", "number 1 changes nothing"),
+        ("{ names = ['a'], report_interval = 5 }", "report_interval of number 1 must be a duration of whole seconds"),
+    ],
+)
+def test_a_policy_that_cannot_be_read_says_why(problems, rule, told):
+    (problem,) = problems(f"[koordinator]\nnodes = [{rule}]")
+    assert "koordinator.nodes" == problem.key
+    assert told in problem.message

@@ -28,7 +28,7 @@ from multidict import CIMultiDict
 
 from watcher.api import openapi, operations
 from watcher.api.negotiation import choose
-from watcher.api.node_metrics import Reported, period_of
+from watcher.api.node_metrics import Reported
 from watcher.api.operations import MSGPACK, AliveDocument, HealthDocument, ProviderState, ReadyDocument, SnapshotState
 from watcher.api.parameters import (
     check_range,
@@ -73,8 +73,9 @@ from watcher.api.responses import (
 from watcher.api.routing import JSON, Access, ApiError, Handler, Protection, Route, Router
 from watcher.api.series import history_body
 from watcher.api.service import HistoryUnavailable, Service
+from watcher.collect_policy import CollectPolicies
 from watcher.model import METRICS, Column, default_window
-from watcher.node_metrics import CollectPolicy, make_report
+from watcher.node_metrics import NodeMetricReport, make_report, node_statuses
 from watcher.pods import PublishedPods
 from watcher.publish import Document, Encoding, Published, Selection, Shape, columns
 from watcher.telemetry import CONTENT_TYPE as EXPOSITION
@@ -384,30 +385,43 @@ class Api:
         return sent(body, headers)
 
     async def _report(self, published: Published) -> Reported:
-        """The report of the period, made now if there is none yet, or if that one is too old to be served."""
-        service, reported = self._service, self._reported
-        period = period_of(published, service.collect_policy)
-        if (
-            reported is not None
-            and reported.period == period
-            and reported.published.age(service.monotonic()) <= service.max_staleness
-        ):
-            return reported
-        reported = await self._shared((published.tag, period), partial(self._make_report, published, period))
-        self._reported = reported
+        """The report as it stands; made now if there is none yet, if some node's is due, or if it is too old to be
+        served."""
+        reported, policies = self._reported, self._service.collect_policies
+        if reported is not None and reported.policies is policies and not self._is_stale(reported):
+            if reported.stands(published):
+                return reported
+            before = reported.report
+        else:
+            before = None
+        which = (published.tag, "nodemetrics", id(policies))
+        make = partial(self._make_report, published, policies, before)
+        self._reported = reported = await self._shared(which, make)
         return reported
 
-    async def _make_report(self, published: Published, period: tuple[CollectPolicy, int]) -> Reported:
+    def _is_stale(self, reported: Reported) -> bool:
+        return reported.published.age(self._service.monotonic()) > self._service.max_staleness
+
+    async def _make_report(
+        self, published: Published, policies: CollectPolicies, before: NodeMetricReport | None
+    ) -> Reported:
         service = self._service
         service.want_pods()
         pods = service.pods
         if pods is not None and pods.age(service.monotonic()) > service.max_staleness:
             pods = None
-        capacities = await service.capacities()
-        make = partial(make_report, published.snapshot, capacities=capacities, pods=pods, policy=period[0])
+        capacities, snapshot = await service.capacities(), published.snapshot
+
+        def make() -> NodeMetricReport:
+            mine = policies.of_all(snapshot.nodes, service.node_labels)
+            statuses = node_statuses(
+                snapshot, capacities=capacities, pods=pods, policies=mine, classes=service.pod_classes()
+            )
+            return make_report(statuses, before=before, max_age=service.max_staleness)
+
         report = await self._in_thread(make)
         self._reports += 1
-        return Reported(period, published, report, f"{published.tag}-nodemetrics-{self._reports:x}")
+        return Reported(policies, published, report, f"{published.tag}-nodemetrics-{self._reports:x}")
 
     async def _all_node_metrics(self, reported: Reported, encoding: Encoding) -> bytes:
         """All NodeMetrics in a content coding; the plain body is made and kept first."""

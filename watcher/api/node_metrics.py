@@ -13,7 +13,8 @@ from multidict import CIMultiDict
 from watcher.api.parameters import shown
 from watcher.api.responses import Kept, coded
 from watcher.api.routing import JSON, ApiError
-from watcher.node_metrics import CollectPolicy, NodeMetricReport
+from watcher.collect_policy import CollectPolicies, CollectPolicy
+from watcher.node_metrics import NodeMetricReport, period_of
 from watcher.publish import Encoding, Published
 
 KEPT_BYTES = 64 << 20
@@ -23,20 +24,28 @@ CAPACITY_HINT = (
 )
 
 
-def period_of(published: Published, policy: CollectPolicy) -> tuple[CollectPolicy, int]:
-    """Which report a snapshot belongs to: one is made in each interval of the policy."""
-    return policy, int(published.snapshot.timestamp // policy.report_interval_s)
-
-
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """One report, of the snapshot that was published when it was made, with its encoded bodies."""
+    """One report by these policies, of the snapshot that was published when it was made, with its encoded bodies."""
 
-    period: tuple[CollectPolicy, int]
+    policies: CollectPolicies
     published: Published
     report: NodeMetricReport
     tag: str
     kept: Kept = field(default_factory=lambda: Kept(KEPT_BYTES))
+
+    def stands(self, published: Published) -> bool:
+        """Whether a report of this snapshot would be the same: no node's report interval has ended since."""
+        made, now = self.published.snapshot.timestamp, published.snapshot.timestamp
+        return all(period_of(policy, made) == period_of(policy, now) for policy in self._used)
+
+    @property
+    def _shortest_interval_s(self) -> int:
+        return min(policy.report_interval_s for policy in self._used)
+
+    @property
+    def _used(self) -> set[CollectPolicy]:
+        return {self.policies.for_others, *(policy for policy, _ in set(self.report.periods.values()))}
 
     def etag(self, host: str | None, encoding: Encoding) -> str:
         """Unlike for whatever differs in a single byte, and the same again while this report stands."""
@@ -48,7 +57,7 @@ class Reported:
         headers = {
             hdrs.CONTENT_TYPE: JSON,
             hdrs.VARY: hdrs.ACCEPT_ENCODING,
-            hdrs.CACHE_CONTROL: f"{scope}max-age={self.period[0].report_interval_s}, must-revalidate",
+            hdrs.CACHE_CONTROL: f"{scope}max-age={self._shortest_interval_s}, must-revalidate",
             hdrs.LAST_MODIFIED: formatdate(self.published.snapshot.timestamp, usegmt=True),
             hdrs.ETAG: etag,
             hdrs.AGE: str(int(self.published.age(monotonic))),

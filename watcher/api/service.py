@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from watcher.collect_policy import CollectPolicies
 from watcher.model import F32, I64, FindingsDocument, Operator, ProviderHealth, Window
-from watcher.node_metrics import Capacity, CollectPolicy
-from watcher.pods import PublishedPods
+from watcher.node_metrics import Capacity, PodClass
+from watcher.pods import Pod, PublishedPods
 from watcher.publish import Published
 
 
@@ -90,8 +91,17 @@ class Service(Protocol):
         ...
 
     @property
-    def collect_policy(self) -> CollectPolicy:
-        """How often NodeMetrics are made, and over how long they average."""
+    def collect_policies(self) -> CollectPolicies:
+        """How often NodeMetrics of each node are made, and over how long they average; the same object as long as
+        nothing of it changes."""
+        ...
+
+    def node_labels(self, node: str) -> Mapping[str, str]:
+        """The labels of a node of the cluster, as far as they are known. May be called from any thread."""
+        ...
+
+    def pod_classes(self) -> Mapping[Pod, PodClass]:
+        """Koordinator's classes of pods by namespace and name, as far as they are known."""
         ...
 
     async def capacities(self) -> Mapping[str, Capacity]:

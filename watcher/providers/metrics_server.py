@@ -228,6 +228,11 @@ class MetricsServerProvider:
         """How large the cluster's nodes are."""
         return await asyncio.to_thread(capacities_of, dict(self._nodes.objects))
 
+    def labels(self, node: str) -> Mapping[str, str]:
+        """Those of a node of the cluster, none where it is not known."""
+        known = self._nodes.objects.get(node)
+        return {} if known is None else known.metadata.labels
+
     def _had(self) -> list[str]:
         return [key for key in self.keys if key in RESOURCES]
 

@@ -59,6 +59,7 @@ def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
             _store,
             _peers,
             _metrics,
+            _koordinator,
             _files,
         )
         for each in check(settings)
@@ -288,6 +289,22 @@ def _metrics(settings: Settings) -> Iterator[Conflict]:
             origin = settings.origins.get("metrics.windows", "default")
             message = f'"{label}" ({origin}) is not among {_is(settings, "refresh.windows")}'
             yield Conflict(("metrics.windows", "refresh.windows"), message, "name only windows that are computed")
+
+
+def _koordinator(settings: Settings) -> Iterator[Conflict]:
+    served = {window.seconds for window in settings.refresh.windows}
+    koordinator = settings.koordinator
+    named = {"koordinator.aggregate_durations": [each.seconds for each in koordinator.aggregate_durations or ()]}
+    named["koordinator.nodes"] = [
+        seconds for rule in koordinator.nodes for seconds in rule.part.durations_s or () if seconds not in served
+    ]
+    for key, durations in named.items():
+        for seconds in dict.fromkeys(durations):
+            if seconds not in served:
+                origin, label = settings.origins.get(key, "default"), write_duration(seconds)
+                message = f'"{label}" ({origin}) is not among {_is(settings, "refresh.windows")}'
+                cure = f'name only windows that are kept, or add "{label}" to refresh.windows'
+                yield Conflict((key, "refresh.windows"), message, cure)
 
 
 def _files(settings: Settings) -> Iterator[Conflict]:

@@ -9,6 +9,7 @@ Durations are float seconds, sizes int bytes. None means "not set", and the mean
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from watcher import model
+from watcher.collect_policy import SHORTEST_INTERVAL_S, SHORTEST_PERIOD_S, PolicyPart, PolicyRule
 from watcher.providers.influxdb_plans import DIALECTS
 from watcher.providers.prometheus_matchers import Matcher, parse_matchers
 from watcher.settings import values
@@ -166,6 +168,89 @@ _MATCHERS = Kind(
     _read_matchers_text,
     _write_matchers,
     brief="table of labels, or list of PromQL matchers; environment: matchers separated by commas",
+)
+
+_RULE_KEYS = ("names", "labels", "report_interval", "aggregate_duration", "aggregate_durations")
+
+
+def _read_rules(value: Any) -> tuple[PolicyRule, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise values.Unfit
+    return tuple(_one_rule(number, each) for number, each in enumerate(value, start=1))
+
+
+def _read_rules_text(text: str) -> tuple[PolicyRule, ...]:
+    try:
+        return _read_rules(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise values.Unfit(str(error) if isinstance(error, values.Unfit) else f"no JSON: {error}") from None
+
+
+def _one_rule(number: int, given: Mapping[str, Any]) -> PolicyRule:
+    if unknown := next((key for key in given if key not in _RULE_KEYS), None):
+        raise values.Unfit(f"number {number} has {unknown!r}; there are {', '.join(_RULE_KEYS)}")
+    names, labels = given.get("names", []), given.get("labels", {})
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise values.Unfit(f'names of number {number} must be a list of patterns, like ["gpu-*"]')
+    if not isinstance(labels, dict) or not all(isinstance(each, str) for each in labels.values()):
+        raise values.Unfit(f'labels of number {number} must be a table of texts, like {{ pool = "gpu" }}')
+    if not names and not labels:
+        raise values.Unfit(f"number {number} has neither names nor labels, so that nobody knows for which nodes it is")
+    read = {key: _part_of_rule(number, key, given[key]) for key in _RULE_KEYS[2:] if key in given}
+    if not read:
+        raise values.Unfit(f"number {number} changes nothing; there are {', '.join(_RULE_KEYS[2:])}")
+    durations = read.get("aggregate_durations")
+    part = PolicyPart(
+        read.get("report_interval"),
+        read.get("aggregate_duration"),
+        None if durations is None else tuple(each.seconds for each in durations),
+    )
+    return PolicyRule(part, tuple(names), tuple(labels.items()))
+
+
+def _part_of_rule(number: int, key: str, value: Any) -> Any:
+    kind = _RULE_PARTS[key]
+    try:
+        return kind.read(value)
+    except values.Unfit as unfit:
+        detail = str(unfit) or f"given {values.describe(value)}"
+        raise values.Unfit(f"{key} of number {number} must be {kind.accepts}; {detail}") from None
+
+
+def _write_rules(rules: tuple[PolicyRule, ...]) -> str:
+    return "[" + ", ".join(map(_write_rule, rules)) + "]"
+
+
+def _write_rule(rule: PolicyRule) -> str:
+    part, written = rule.part, {}
+    if rule.names:
+        written["names"] = "[" + ", ".join(map(values.write_text, rule.names)) + "]"
+    if rule.labels:
+        pairs = ", ".join(f"{values.write_text(key)} = {values.write_text(text)}" for key, text in rule.labels)
+        written["labels"] = f"{{ {pairs} }}"
+    numbers = {"report_interval": part.report_interval_s, "aggregate_duration": part.aggregate_duration_s}
+    for key, seconds in numbers.items():
+        if seconds is not None:
+            written[key] = values.write_text(values.write_duration(seconds))
+    if part.durations_s is not None:
+        durations = (values.write_text(values.write_duration(seconds)) for seconds in part.durations_s)
+        written["aggregate_durations"] = f"[{', '.join(durations)}]"
+    return "{ " + ", ".join(f"{key} = {text}" for key, text in written.items()) + " }"
+
+
+_REPORT_INTERVAL = values.whole_seconds(lowest=SHORTEST_INTERVAL_S, highest=3600)
+_AGGREGATE_DURATION = values.whole_seconds(lowest=SHORTEST_PERIOD_S, highest=86400)
+_RULE_PARTS = {
+    "report_interval": _REPORT_INTERVAL,
+    "aggregate_duration": _AGGREGATE_DURATION,
+    "aggregate_durations": _windows(),
+}
+_POLICY_RULES = Kind(
+    'a list of tables, like [{ names = ["gpu-*"], report_interval = "30s" }] (environment: the same as JSON)',
+    _read_rules,
+    _read_rules_text,
+    _write_rules,
+    brief=f"list of tables with {', '.join(_RULE_KEYS)}; environment: JSON",
 )
 
 _METRIC_TYPES = tuple(kind.value for kind in model.MetricType)
@@ -664,21 +749,39 @@ class MetricsSettings(Table):
 
 @dataclass(frozen=True, repr=False)
 class KoordinatorSettings(Table):
-    """The collect policy of the NodeMetrics at /api/v1/nodemetrics, with koordlet's defaults."""
+    """The collect policy of NodeMetrics, as served and as LoadAwareScheduling has them from us; koordlet's defaults."""
 
     report_interval: int = field(
         default=60,
         metadata=about(
-            values.whole_seconds(lowest=30, highest=3600),
+            _REPORT_INTERVAL,
             "How often NodeMetrics are made anew; at least refresh.interval, whatever stands here.",
         ),
     )
     aggregate_duration: int = field(
         default=300,
         metadata=about(
-            values.whole_seconds(lowest=60, highest=86400),
+            _AGGREGATE_DURATION,
             "Over how long the usage of nodes and pods is averaged; at most the longest of refresh.windows, whatever "
             "stands here.",
+        ),
+    )
+    aggregate_durations: tuple[model.Window, ...] | None = field(
+        default=None,
+        metadata=about(
+            _windows(),
+            "Over how long NodeMetrics have mean and percentiles of nodes, each one of refresh.windows. Not set: all "
+            "of these.",
+            example='["5m", "10m", "15m"]',
+        ),
+    )
+    nodes: tuple[PolicyRule, ...] = field(
+        default=(),
+        metadata=about(
+            _POLICY_RULES,
+            "Other values of the three settings above for some nodes, by patterns of their names or by labels that "
+            "they all have; the first of the list that fits a node counts.",
+            example='[{ names = ["gpu-*"], labels = { pool = "gpu" }, report_interval = "30s" }]',
         ),
     )
 

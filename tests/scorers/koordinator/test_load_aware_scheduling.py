@@ -19,11 +19,17 @@ from scorers.arguments import ArgumentsError
 from scorers.framework import make
 from scorers.koordinator.load_aware_scheduling import LoadAwareScheduling
 from scorers.koordinator.metrics import NodeMetric, NodeMetricObject, PodMetric, read_node_metric
+from scorers.koordinator.thresholds import ANNOTATION
 from scorers.table import Table, identity
+from tests.fakes.snapshots import WINDOWS, snapshot_of
 from tests.scorers.cluster import NOW, info, load, node, pod, rows, table
-from watcher.client import Pods
+from watcher.client import Columns, Pods, to_columns
+from watcher.collect_policy import CollectPolicy
 from watcher.kube import Node, Pod
+from watcher.node_metrics import measure
 from watcher.pods import by_node
+from watcher.publish import Selection
+from watcher.publish import columns as columns_of
 
 GI = 1 << 30
 SHAPE = {"cpu": "10", "memory": "100Gi"}
@@ -105,7 +111,9 @@ def test_where_pods_are_not_measured_only_the_young_count_on_top() -> None:
     cluster = table([node("a", SHAPE)], pods, load({"a": busy(30.0)}))
     _, verdicts, scores = ask(cluster)
     assert verdicts.steps["cpu of pods not measured yet"].tolist() == [2 * 850]
-    assert "pods older than 60 s are taken to be in the usage" in verdicts.inputs["podUsage"]
+    assert (
+        "pods older than the report interval of their node are taken to be in the usage" in verdicts.inputs["podUsage"]
+    )
     assert "; 2 pods count as their estimate: default/just-now, default/young: " in scores.reason(0)
     _, later, _ = ask(cluster, {"reportIntervalSeconds": 61})
     assert later.steps["cpu of pods not measured yet"].tolist() == [3 * 850]
@@ -209,30 +217,125 @@ def test_at_the_threshold_a_node_passes_or_not_as_is_said() -> None:
     assert [ask(cluster, {"comparison": each})[1].passed.tolist() for each in ("gt", "ge")] == [[True], [False]]
 
 
-def test_percentiles_take_the_place_of_the_mean_where_the_windows_have_them() -> None:
-    """Filtering and scoring each by its own; where there are none, the mean."""
-    cluster = table([node("a", SHAPE), node("b", SHAPE)], loads=load({"a": busy(10.0, P95=80.0), "b": busy(10.0)}))
-    args = {
-        "aggregated": {"usageThresholds": {"cpu": 50}, "usageAggregationType": "p95", "scoreAggregationType": "p95"}
-    }
-    _, verdicts, scores = ask(cluster, args)
-    assert verdicts.steps["cpu measured"].tolist() == [8000, 1000]
-    assert verdicts.reasons[int(verdicts.codes[0])] == "node(s) cpu aggregated usage exceed threshold"
-    assert scores.steps["cpu measured"].tolist() == [8000, 1000]
-    _, _, scores = ask(cluster, {"aggregated": {"scoreAggregationType": "avg"}})
-    assert scores.steps["cpu measured"].tolist() == [1000, 1000]
+# --- koordlet's percentiles over our samples -------------------------------------------------------------------------
+
+POLICY = CollectPolicy()
+CALM = {"CPU": [10.0] * 60, "Memory": [20.0] * 60}
+
+
+def measured(samples: Mapping[str, Mapping[str, list[float]]], policy: CollectPolicy = POLICY) -> Columns:
+    """The copy of the load that the client beside the service would make of these samples."""
+    snapshot = snapshot_of(samples)
+    policies = [policy] * len(snapshot.nodes)
+    copy = to_columns(columns_of(snapshot, Selection(WINDOWS[-1])), received=0.0, age_at_receipt=0.0)
+    return replace(copy, usages=measure(snapshot, policies=policies))
+
+
+def fleet(samples: Mapping[str, Mapping[str, list[float]]], policy: CollectPolicy = POLICY) -> Table:
+    cluster = Table(windows=WINDOWS)
+    for name in samples:
+        cluster.set_node(name, node(name, SHAPE))
+    cluster.set_load(measured(samples, policy), now=NOW)
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("kind", "duration", "expected"),
+    [
+        ("avg", "5m", 6250),
+        ("p50", "5m", 8000),
+        ("p90", "5m", 8000),
+        ("p95", "10m", 8000),
+        ("p50", "10m", 1000),
+        ("p95", "15m", 8000),
+        ("p50", "15m", 1000),
+        ("p99", "15m0s", 8000),
+        ("p50", "", 1000),
+        ("avg", "0s", 2750),
+    ],
+)
+def test_each_type_over_each_window_is_koordlets(kind, duration, expected) -> None:
+    """A load that rose from 10 to 80 percent in the last quarter: of 60 samples 15, of 20 all but 5. p50 of the 40
+    samples of ten minutes is the 20th, which is not interpolated with the 21st."""
+    cluster = fleet({"a": {**CALM, "CPU": [10.0] * 45 + [80.0] * 15}})
+    args = {"scoreAggregationType": kind, "scoreAggregatedDuration": duration}
+    _, _, scores = ask(cluster, {"aggregated": args})
+    assert scores.steps["cpu measured"].tolist() == [expected]
+    filtering = {"usageThresholds": {"cpu": 50}, "usageAggregationType": kind, "usageAggregatedDuration": duration}
+    _, verdicts, _ = ask(cluster, {"aggregated": filtering})
+    assert verdicts.steps["cpu measured"].tolist() == [expected]
+    assert verdicts.passed.tolist() == [expected < 5000]
+
+
+def test_a_percentile_is_a_sample_and_not_between_two() -> None:
+    """10 and 20 percent in turn: the middle of an even number of samples is the lower one."""
+    cluster = fleet({"a": {**CALM, "CPU": [10.0, 20.0] * 30}})
+    _, _, scores = ask(cluster, {"aggregated": {"scoreAggregationType": "p50"}})
+    assert scores.steps["cpu measured"].tolist() == [1000]
+
+
+def test_a_window_that_is_less_than_half_full_is_none() -> None:
+    """Five minutes of samples: of fifteen minutes there are only the estimates, without a duration the longest window
+    that is there, and before any is the mean."""
+    cluster = fleet({"new": {key: values[:20] for key, values in CALM.items()}, "newest": {"CPU": [30.0] * 3}})
+    for duration, new in (("15m", np.nan), ("5m", 1000.0), ("", 1000.0)):
+        args = {"scoreAggregationType": "p95", "scoreAggregatedDuration": duration}
+        _, _, scores = ask(cluster, {"aggregated": args})
+        newest = np.nan if duration else 3000.0
+        np.testing.assert_array_equal(scores.steps["cpu measured"], [new, newest])
+        assert scores.steps["cpu with the pod"][0] == (850 if np.isnan(new) else 1850)
+
+
+def test_usage_is_the_mean_over_the_aggregation_period() -> None:
+    """And pods are new for as long as the report interval says, unless the arguments do."""
+    samples = {"a": {**CALM, "CPU": [20.0] * 48 + [80.0] * 12}}
+    for seconds, expected in ((60, 8000), (300, 5600), (900, 3200)):
+        cluster = fleet(samples, CollectPolicy(report_interval_s=90, aggregate_duration_s=seconds))
+        cluster.set_pod(None, pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 80), now=NOW)
+        _, verdicts, _ = ask(cluster)
+        assert verdicts.steps["cpu measured"].tolist() == [expected]
+        assert verdicts.steps["cpu of pods not measured yet"].tolist() == [850]
+        _, verdicts, _ = ask(cluster, {"reportIntervalSeconds": 60})
+        assert verdicts.steps["cpu of pods not measured yet"].tolist() == [0]
 
 
 def test_percentiles_follow_the_load() -> None:
     """And the nodes: one that comes has its own."""
-    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0, P95=80.0), "b": busy(10.0, P95=30.0)}))
+
+    def at(percent: float) -> dict[str, list[float]]:
+        return {**CALM, "CPU": [percent] * 60}
+
+    cluster = Table(windows=WINDOWS)
+    cluster.set_node("a", node("a", SHAPE))
+    cluster.set_load(measured({"a": at(80.0), "b": at(30.0)}), now=NOW)
     plugin, _, before = ask(cluster, {"aggregated": {"scoreAggregationType": "p95"}})
     cluster.set_node("b", node("b", SHAPE))
     asked = info(containers=[ONE_CORE])
     both = plugin.score(asked, cluster, rows(cluster, "a", "b"), now=NOW)
-    cluster.set_load(load({"a": busy(10.0, P95=40.0)}), now=NOW)
+    cluster.set_load(measured({"a": at(40.0)}), now=NOW)
     after = plugin.score(asked, cluster, rows(cluster, "a"), now=NOW)
     assert [scores.steps["cpu measured"].tolist() for scores in (before, both, after)] == [[8000], [8000, 3000], [4000]]
+
+
+def test_a_node_may_not_ask_for_a_window_that_is_not_kept(caplog) -> None:
+    """Else it would be judged by estimates alone, for ever."""
+    cluster = fleet({"a": CALM})
+    wanted = {"usageThresholds": {"cpu": 5}, "usageAggregationType": "p95", "usageAggregatedDuration": "30m"}
+    cluster.set_node("a", node("a", SHAPE, annotations={ANNOTATION: json.dumps({"aggregatedUsage": wanted})}))
+    _, verdicts, _ = ask(cluster)
+    assert verdicts.steps["cpu threshold %"].tolist() == [65]
+    assert "'30m' is not served; there are 5m, 10m, 15m" in caplog.text
+
+
+def test_what_is_no_pods_is_the_systems() -> None:
+    """Of 1000 millicores a pod of prod uses 600; with the system they are all there is."""
+    cluster = fleet({"a": CALM})
+    cluster.set_pod(None, pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 3600), now=NOW)
+    cluster.set_pod_usage(usage({("default", "p"): ("a", 0.6, GI), ("kube-system", "q"): ("elsewhere", 0.2, GI)}))
+    for with_system, expected in ((False, 600), (True, 1000)):
+        args = {"nodeMetricSource": "windowsAndPods", "scoreAccordingProdUsage": True}
+        _, _, scores = ask(cluster, {**args, "prodUsageIncludeSys": with_system})
+        assert scores.steps["cpu measured"].tolist() == [expected]
 
 
 def test_pods_of_daemon_sets_always_pass() -> None:
@@ -362,17 +465,17 @@ def test_a_pod_may_have_factors_of_its_own_where_that_is_allowed(text, estimate)
         ({"prodUsageThresholds": {"cpu": 50}}, "prodUsageThresholds: needs what each pod uses"),
         ({"scoreAccordingProdUsage": True}, "scoreAccordingProdUsage: needs what each pod uses"),
         (
-            {"nodeMetricSource": "windowsAndPods", "prodUsageIncludeSys": True},
-            "prodUsageIncludeSys: our windows do not have usage of the system",
+            {"aggregated": {"usageAggregationType": "p95", "usageAggregatedDuration": "30m"}},
+            "aggregated.usageAggregatedDuration: '30m' is not served; there are 5m, 10m, 15m, and refresh.windows can",
         ),
-        ({"aggregated": {"usageAggregatedDuration": "5m"}}, "aggregated.usageAggregatedDuration: the scorers read one"),
+        ({"prodUsageIncludeSys": True}, "prodUsageIncludeSys: needs what each pod uses"),
         ({"supportedResources": ["example.com/io"]}, "example.com/io: our windows measure cpu and memory alone"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_named(args, problem) -> None:
     """Where, what, and what would be right."""
     with pytest.raises(ArgumentsError) as caught:
-        make(LoadAwareScheduling, args, Table())
+        make(LoadAwareScheduling, args, Table(windows=WINDOWS))
     assert problem in str(caught.value)
 
 

@@ -21,6 +21,9 @@ from tests.fakes.snapshots import END, WINDOWS, publish, snapshot_of, steady
 from tests.scorers.cluster import info, rows, stamp
 from tests.waiting import eventually
 from watcher import settings
+from watcher.collect_policy import CollectPolicy
+from watcher.model import Snapshot
+from watcher.node_metrics import NodeUsages, measure
 from watcher.pods import PublishedPods
 from watcher.publish import Published
 
@@ -43,6 +46,9 @@ class Service:
     def want_pods(self) -> str:
         self.pods = publish_pods({("default", "p"): ("a", 0.25, 2.0**30)})
         return ""
+
+    def measure(self, snapshot: Snapshot) -> NodeUsages:
+        return measure(snapshot, policies=[CollectPolicy()] * len(snapshot.nodes))
 
     def now(self) -> float:
         return END
