@@ -15,6 +15,7 @@ from aiohttp import web
 from prometheus_client.registry import Collector
 
 from watcher.api.routing import Route
+from watcher.decisions import DecisionStore
 from watcher.model import Snapshot, Window
 from watcher.node_metrics import NodeUsages
 from watcher.pods import PublishedPods
@@ -39,6 +40,9 @@ class Serving(Protocol):
 
     @property
     def max_staleness(self) -> float: ...
+
+    @property
+    def decisions(self) -> DecisionStore: ...
 
     def want_pods(self) -> str: ...
 

@@ -37,6 +37,7 @@ from watcher.api import make_app
 from watcher.api.runner import Runner
 from watcher.api.service import HistoryUnavailable, StoredSeries
 from watcher.collect_policy import SHORTEST_INTERVAL_S, CollectPolicies, CollectPolicy
+from watcher.decisions import DecisionOutcome, DecisionsHeld, DecisionStore, DecisionsUnavailable, StoredDecision
 from watcher.exposition import View
 from watcher.handover import Origin
 from watcher.heap import share_one_heap
@@ -244,6 +245,8 @@ class Watcher:
             owner=f"load-watcher on {settings.server.host}:{settings.server.port}",
             watcher=settings.watcher,
             password_file=settings.store.password_file,
+            decisions=settings.store.decisions,
+            max_decisions=settings.store.max_decisions,
         )
         self._refresher = self._make_refresher(settings)
         self._policies = collect_policies(settings)
@@ -376,6 +379,35 @@ class Watcher:
             )
         except StoreError as error:
             raise HistoryUnavailable(str(error), error.hint) from error
+
+    # --- decisions of parts (decisions.DecisionStore) ----------------------------------------------------------------
+
+    @property
+    def decisions(self) -> DecisionStore:
+        return self
+
+    @property
+    def decisions_kept(self) -> float:
+        return self._store.decisions_kept
+
+    def keep_decisions(
+        self, decisions: Sequence[StoredDecision], outcomes: Sequence[DecisionOutcome] = (), *, lost: int = 0
+    ) -> None:
+        self._store.keep_decisions(decisions, outcomes, lost=lost)
+
+    async def decisions_of(
+        self, namespace: str, pod: str, *, start: int = 0, end: int | None = None, limit: int, newest: bool = True
+    ) -> list[StoredDecision]:
+        try:
+            return await self._store.decisions_of(namespace, pod, start=start, end=end, limit=limit, newest=newest)
+        except StoreError as error:
+            raise DecisionsUnavailable(str(error), error.hint) from error
+
+    async def decisions_held(self) -> DecisionsHeld:
+        try:
+            return await self._store.decisions_held()
+        except StoreError as error:
+            raise DecisionsUnavailable(str(error), error.hint) from error
 
     # --- life cycle --------------------------------------------------------------------------------------------------
 

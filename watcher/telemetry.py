@@ -60,6 +60,8 @@ class StoreState(Protocol):
     def queued(self) -> int: ...
     @property
     def dropped(self) -> int: ...
+    @property
+    def lost_decisions(self) -> int: ...
 
 
 class Vitals(Protocol):
@@ -283,6 +285,8 @@ class _VitalSigns:
         yield gauge("store_size_bytes", "Size of the database with its log.", [({}, status.size_bytes)])
         yield gauge("store_queued_ticks", "Ticks that wait to be stored.", [({}, status.queued)])
         yield counter("store_dropped_records", "Window records given up for good.", [({}, status.dropped)])
+        text = "Decisions of the scheduling plug-ins that were not kept."
+        yield counter("store_lost_decisions", text, [({}, status.lost_decisions)])
 
 
 def coverage(snapshot: Snapshot) -> dict[str, float]:

@@ -46,6 +46,7 @@ class StoreState:
     size_bytes: int = 4096
     queued: int = 0
     dropped: int = 0
+    lost_decisions: int = 0
 
 
 @dataclass

@@ -1,5 +1,7 @@
 """Where stores are tested: in a file, and on a real PostgreSQL."""
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,3 +39,25 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'a.db'}"
     url: str = request.getfixturevalue("server_database")
     return url
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        reason = f"cannot mount a tmpfs: {mounted.stderr.strip()}"
+        if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def enlarge(disk: Path) -> None:
+    """Make it one of 64 MB."""
+    subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)

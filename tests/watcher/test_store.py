@@ -41,6 +41,7 @@ from tests.watcher.ticks import (
 )
 from watcher.model import CARRIED, FindingKind, Operator, SampleBlock, TickRecord, WindowRecord
 from watcher.store import Store, StoredSeries, StoreError, StoreInUse, current, database_at, vacuum
+from watcher.store.schema import REVISIONS
 
 # --- samples ---------------------------------------------------------------------------------------------------------
 
@@ -527,7 +528,7 @@ def test_a_second_service_is_refused_by_the_name_of_the_first(tmp_path: Path) ->
             await save(store, tick(START))
             with pytest.raises(StoreInUse):
                 vacuum(database_at(url_of(path)))
-            assert "schema 0002" in current(database_at(url_of(path)))
+            assert f"schema {REVISIONS[-1]}" in current(database_at(url_of(path)))
         return refused.value
 
     refused = asyncio.run(run())

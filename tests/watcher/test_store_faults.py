@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy as np
 import pytest
 
 from tests.waiting import eventually
+from tests.watcher.conftest import enlarge
 from tests.watcher.store_writer import NODES, number_of, numbered
 from tests.watcher.ticks import (
     FIFTEEN,
@@ -122,27 +122,6 @@ def test_kill_nine_at_many_random_moments_loses_no_stored_tick(place: str) -> No
 
 
 # --- a disk that is full ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        reason = f"cannot mount a tmpfs: {mounted.stderr.strip()}"
-        if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-def enlarge(disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
 
 
 MANY = tuple(f"node-{i}" for i in range(2000))
@@ -328,7 +307,7 @@ UNUSABLE = [
     (not_a_database, "is not an SQLite database"),
     (of_another_program, "is the database of another program .tables dashboard"),
     (of_another_program_with_alembic, "is the database of another program .tables alembic_version, dashboard"),
-    (newer, "newer version of load-watcher: its schema is 9999, this version knows 0002"),
+    (newer, "newer version of load-watcher: its schema is 9999, this version knows 0003"),
     (newer_and_killed, "newer version of load-watcher"),
 ]
 

@@ -172,10 +172,10 @@ def test_what_a_watcher_left_goes_when_it_was_not_to_be_kept_any_longer(server_d
     """A pod of another name came in its place: an hour after its last tick nothing of it is wanted, unless it runs."""
 
     async def run() -> list[str]:
-        async with opened(server_database, watcher="gone", retention=3600.0) as store:
+        async with opened(server_database, watcher="gone", retention=3600.0, decisions=0.0) as store:
             await save(store, tick(START))
         async with (
-            opened(server_database, watcher="silent", retention=3600.0) as silent,
+            opened(server_database, watcher="silent", retention=3600.0, decisions=0.0) as silent,
             opened(server_database, watcher="here", retention=7200.0) as here,
         ):
             await save(silent, tick(START))

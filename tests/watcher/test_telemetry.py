@@ -194,7 +194,7 @@ def test_the_state_of_the_service():
         stats=Ticks(ticks=10, failed=3, skipped=2, query_failures={("refused", "m"): 4, ("unreachable", ""): 3}),
         plans={"m": QueryPlan("m", 'rate(x{a="b"}[5m])', "ratio", "node", 300.0, "configured")},
         counts={"jump": 5, "stale": 0},
-        store=StoreState(ok=False, size_bytes=123, queued=7, dropped=8),
+        store=StoreState(ok=False, size_bytes=123, queued=7, dropped=8, lost_decisions=9),
     )
     page = exposed(service)
 
@@ -220,6 +220,7 @@ def test_the_state_of_the_service():
         ("store_size_bytes", {}, 123.0),
         ("store_queued_ticks", {}, 7.0),
         ("store_dropped_records_total", {}, 8.0),
+        ("store_lost_decisions_total", {}, 9.0),
         ("build_info", {"version": "1.2.3"}, 1.0),
     ]:
         assert expected == value(page, f"load_watcher_{name}", **labels), name

@@ -690,7 +690,21 @@ class StoreSettings(Table):
         metadata=about(
             values.size(lowest=16 * 2**20),
             "How large the database may become, of PostgreSQL this watcher's part of it; above that, the oldest "
-            "windows go before their time.",
+            "windows and decisions go before their time.",
+        ),
+    )
+    decisions: float = field(
+        default=DAY,
+        metadata=about(
+            values.duration(),
+            "How long what the scheduling plug-ins decided is kept, for load-watcher why; 0s: not at all.",
+        ),
+    )
+    max_decisions: int = field(
+        default=100_000,
+        metadata=about(
+            values.whole(lowest=100, highest=1_000_000),
+            "How many decisions are kept, of one to four kB each; the oldest go first.",
         ),
     )
     upgrade: bool = field(

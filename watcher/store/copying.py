@@ -60,8 +60,8 @@ def copy(
                     hint="this should not be: please report it",
                 )
     return (
-        f"copied {total:,} rows, {size / 1e6:.1f} MB of samples and windows, from {source.name}{_of(source)} "
-        f"to {target.name}{_of(target)}"
+        f"copied {total:,} rows, {size / 1e6:.1f} MB of samples, windows and decisions, "
+        f"from {source.name}{_of(source)} to {target.name}{_of(target)}"
     )
 
 

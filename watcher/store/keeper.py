@@ -21,7 +21,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -30,11 +30,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from watcher.decisions import DecisionOutcome, DecisionsHeld, StoredDecision
 from watcher.model import F32, I64, Finding, FindingKind, Operator, Remedy, Restored, TickRecord
 from watcher.store import codec, schema
 from watcher.store.codec import Grid, HourBuilder
 from watcher.store.commands import database_at
 from watcher.store.database import READERS, reason_of
+from watcher.store.decisions import WaitingDecisions, laid_over
 from watcher.store.errors import StoreAway, StoreError, StoreUnusable
 from watcher.store.schema import Rows
 from watcher.store.tidying import Tidier
@@ -47,6 +49,7 @@ WAITING_BYTES = 64 * 2**20
 OPEN_SECONDS = 10.0  # for a server; a start does not wait for one that accepts and says nothing
 CLOSE_SECONDS = 5.0
 READ_SECONDS = 15.0
+REOPEN_SECONDS = 30.0  # a server that is away is tried again with every tick; for decisions alone not more often
 SILENCE_SECONDS = 30.0
 """So long a piece of work that is not done is trouble: a disk that hangs, or a server that stands still."""
 
@@ -66,8 +69,8 @@ class StoredSeries:
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
     """How the store is doing. `since`: when it stopped doing well (unix seconds); `last_saved`: `end` of the newest
-    stored tick; `queued`: ticks that wait; `dropped`: window records given up for good; `size_bytes`: of a file and its
-    log, or of this watcher's samples and windows on a server."""
+    stored tick; `queued`: ticks that wait; `dropped`: window records given up for good; `lost_decisions`: those; and
+    `size_bytes`: of a file and its log, or of this watcher's samples, windows and decisions on a server."""
 
     ok: bool
     error: str
@@ -75,6 +78,7 @@ class StoreStatus:
     last_saved: float | None
     queued: int
     dropped: int
+    lost_decisions: int
     size_bytes: int
 
 
@@ -145,7 +149,8 @@ class Store:
 
     `url`: sqlite:///… or postgresql://…; `watcher`: whose rows they are; `password_file`: of the server's user;
     `retention`: seconds of window history; `max_size`: bytes; `on_unusable`: "fail" or "set-aside"; `upgrade`: whether
-    an older schema is brought up to date; `owner`: how another process is told who holds a file.
+    an older schema is brought up to date; `owner`: how another process is told who holds a file; `decisions`: for how
+    many seconds these are kept (0: not at all), and `max_decisions` how many.
     """
 
     def __init__(
@@ -159,10 +164,13 @@ class Store:
         owner: str = "",
         watcher: str = "",
         password_file: Path | None = None,
+        decisions: float = 86400.0,
+        max_decisions: int = 100_000,
     ) -> None:
         self._database = database_at(url, watcher=watcher, password_file=password_file)
-        self._retention = retention
-        self._tidier = Tidier(retention=retention, max_size=max_size)
+        self.decisions_kept = decisions
+        self._keep = max(retention, decisions)
+        self._tidier = Tidier(retention=retention, max_size=max_size, decisions=decisions, max_decisions=max_decisions)
         self._on_unusable = on_unusable
         self._upgrade = upgrade
         self._owner = owner
@@ -171,11 +179,14 @@ class Store:
         self._findings: tuple[Finding, ...] = ()
         self._saving = _Trouble("saving to the database")
         self._tidying = _Trouble("tidying the database")
-        self._guard = threading.Lock()  # of the four below: save() is called on the loop, writing done in a thread
+        self._deciding = _Trouble("keeping decisions in the database")
+        self._decisions = WaitingDecisions()
+        self._guard = threading.Lock()  # of the five below: save() is called on the loop, writing done in a thread
         self._waiting: TickRecord | None = None
         self._queued = 0
         self._dropped = 0
         self._accepts = False
+        self._decisions_due = False
         # What follows belongs to the writing thread.
         self._is_open = False
         self._last_saved: float | None = None
@@ -183,6 +194,7 @@ class Store:
         self._node_ids: dict[tuple[str, ...], int] = {}
         self._slices: Iterator[None] | None = None
         self._tidy_again = False
+        self._reopen_at = 0.0  # monotonic
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -279,6 +291,7 @@ class Store:
             self._write_waiting()
         if self._waiting is not None:
             logger.error("%s ticks were not stored: %s", self._queued, self._saving.error)
+        self._write_decisions()
         self._database.release()
 
     # --- what others see ---------------------------------------------------------------------------------------------
@@ -292,7 +305,8 @@ class Store:
     def status(self) -> StoreStatus:
         """How it is doing, from memory."""
         self._notice_silence()
-        troubles = [trouble for trouble in (self._saving, self._tidying) if trouble.since is not None]
+        all_of_them = (self._saving, self._tidying, self._deciding)
+        troubles = [trouble for trouble in all_of_them if trouble.since is not None]
         return StoreStatus(
             ok=not troubles,
             error="; ".join(trouble.error for trouble in troubles),
@@ -300,6 +314,7 @@ class Store:
             last_saved=self._last_saved,
             queued=self._queued,
             dropped=self._dropped,
+            lost_decisions=self._decisions.lost,
             size_bytes=self._size,
         )
 
@@ -358,15 +373,21 @@ class Store:
             self._saving.begin(self._explained(error), now=time.time())
             with self._guard:
                 self._wait(record, ticks=ticks, first=True)
-            if self._database.waits:  # anything may have happened to it when it is back
-                self._database.release()
-                self._is_open = False
+            if self._database.waits:
+                self._part()
         else:
             self._saving.end(now=time.time())
             self._tidy_again = True
             if self._slices is None:
                 self._ask_for_a_slice()
             self._last_saved = record.end
+            self._write_decisions()  # those that could not be written before this one
+
+    def _part(self) -> None:
+        """From a server: anything may have happened to it when it is back."""
+        self._database.release()
+        self._is_open = False
+        self._reopen_at = time.monotonic() + REOPEN_SECONDS
 
     def _explained(self, error: Exception) -> str:
         """What to say of trouble with the database; damage is also remembered for the next start."""
@@ -383,7 +404,7 @@ class Store:
         self._database.check_still_there()
         blocks = [(block, codec.encode_samples(block)) for block in record.blocks]
         minutes = [(minute, codec.encode_minute(minute)) for minute in record.records]
-        keep_until = record.end + self._retention
+        keep_until = record.end + self._keep
         with self._database.writing() as mine:
             nodes = {names: self._nodes_id(mine, names) for names in _lists_of_nodes(record)}
             schema.put_tick(mine, record, blocks=blocks, minutes=minutes, nodes=nodes, keep_until=keep_until)
@@ -415,31 +436,39 @@ class Store:
         A series without a single value is left out, so an unknown node, window or metric gives an empty list. Raises
         StoreError if the database cannot be read.
         """
-        readers = self._readers
-        if not self._accepts or readers is None:
-            raise StoreError("the store is not open")
 
         def wanted(column: tuple[str, Operator]) -> bool:
             return (metrics is None or column[0] in metrics) and (operators is None or column[1] in operators)
 
-        def read() -> list[StoredSeries]:
+        def read(mine: Rows) -> list[StoredSeries]:
+            found = (
+                _series(
+                    window,
+                    hours=schema.hours_of_node(rows, host=host, window=window, start=start, end=end),
+                    minutes=schema.minutes_of_node(rows, host=host, window=window, start=start, end=end),
+                    start=start,
+                    end=end,
+                    wanted=wanted,
+                )
+                for rows in schema.of_cluster(mine)
+            )
+            return reduce(_laid_over, found)
+
+        return await self._read(read)
+
+    async def _read(self, ask: Callable[[Rows], Result]) -> Result:
+        """What `ask` finds, in a thread that reads. StoreError if the database cannot be read."""
+        readers = self._readers
+        if not self._accepts or readers is None:
+            raise StoreError("the store is not open")
+
+        def read() -> Result:
             try:
                 with self._database.translated(doing="read"), self._database.reading() as mine:
-                    stored = [
-                        (
-                            schema.hours_of_node(rows, host=host, window=window, start=start, end=end),
-                            schema.minutes_of_node(rows, host=host, window=window, start=start, end=end),
-                        )
-                        for rows in schema.of_cluster(mine)
-                    ]
+                    return ask(mine)
             except StoreUnusable:
                 self._database.remember_damage()
                 raise
-            found = (
-                _series(window, hours=hours, minutes=minutes, start=start, end=end, wanted=wanted)
-                for hours, minutes in stored
-            )
-            return reduce(_laid_over, found)
 
         reading = asyncio.wrap_future(readers.submit(read))
         try:
@@ -449,6 +478,85 @@ class Store:
                 f"{self._database.name} has not answered for {READ_SECONDS:.0f} s",
                 hint="look at the disk or the server",
             ) from None
+
+    # --- decisions ---------------------------------------------------------------------------------------------------
+
+    def keep_decisions(
+        self, decisions: Sequence[StoredDecision], outcomes: Sequence[DecisionOutcome] = (), *, lost: int = 0
+    ) -> None:
+        """As watcher.decisions.DecisionStore has it. They wait for a disk that takes none, and the oldest are given up
+        first; after `close` all are."""
+        self._decisions.add(decisions, outcomes, lost=lost)
+        with self._guard:
+            if self._accepts and self._writer is not None and not self._decisions_due:
+                self._decisions_due = True
+                self._writer.submit(self._write_decisions)
+
+    def _write_decisions(self) -> None:
+        with self._guard:
+            self._decisions_due = False
+        batch = self._decisions.batch()
+        if not batch or (not self._is_open and time.monotonic() < self._reopen_at):
+            return
+        try:
+            if not self._is_open:
+                self._prepare()
+            self._database.check_still_there()
+            with self._database.writing() as mine:
+                schema.put_decisions(mine, batch.decisions, batch.outcomes)
+                # as many as came, and some: so that the table is bounded also while there are no ticks to tidy after
+                self._tidier.forget_decisions(mine, limit=2 * len(batch.decisions) + 100)
+        except Exception as error:
+            if not self._database.is_trouble(error):
+                logger.exception("decisions cannot be stored and are given up")
+                self._decisions.settle(batch, written=False)
+                return
+            trouble = self._saving if self._database.waits else self._deciding  # as in _tidy
+            trouble.begin(self._explained(error), now=time.time())
+            if self._database.waits:
+                self._part()
+        else:
+            self._decisions.settle(batch, written=True)
+            self._deciding.end(now=time.time())
+
+    async def decisions_of(
+        self, namespace: str, pod: str, *, start: int = 0, end: int | None = None, limit: int, newest: bool = True
+    ) -> list[StoredDecision]:
+        """As watcher.decisions.DecisionStore has it, of all watchers of the cluster: whichever replica was asked by the
+        scheduler wrote it down. Raises StoreError if the database cannot be read."""
+        first = max(start, self._oldest_decision())
+        last = 2**63 - 1 if end is None else end
+        waiting = self._decisions.batch()  # before the database is asked, so that none is missed in between
+
+        def read(mine: Rows) -> list[StoredDecision]:
+            return [
+                each
+                for rows in schema.of_cluster(mine)
+                for each in schema.decisions_of(rows, namespace, pod, start=first, end=last, limit=limit, newest=newest)
+            ]
+
+        found = laid_over(await self._read(read), waiting)
+        wanted = [
+            each for each in found if (each.namespace, each.pod) == (namespace, pod) and first <= each.time < last
+        ]
+        return (wanted[::-1] if newest else wanted)[:limit]
+
+    async def decisions_held(self) -> DecisionsHeld:
+        """As watcher.decisions.DecisionStore has it. Raises StoreError if the database cannot be read."""
+        start = self._oldest_decision()
+
+        def read(mine: Rows) -> list[DecisionsHeld]:
+            return [schema.decisions_held(rows, start=start) for rows in schema.of_cluster(mine)]
+
+        waiting = [each.time for each in self._decisions.batch().decisions]
+        found = await self._read(read)
+        times = [*waiting, *(time for each in found for time in (each.first, each.last) if time is not None)]
+        count = len(waiting) + sum(each.count for each in found)
+        return DecisionsHeld(count, min(times, default=None), max(times, default=None))
+
+    def _oldest_decision(self) -> int:
+        """Those before are kept no longer, whether they are removed yet or not."""
+        return int((time.time() - self.decisions_kept) * schema.MICROSECONDS)
 
     # --- tidying: between two saves, a slice at a time ---------------------------------------------------------------
 

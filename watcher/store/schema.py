@@ -16,6 +16,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from watcher.decisions import DecisionOutcome, DecisionsHeld, StoredDecision
 from watcher.model import Provenance, Restored, SampleBlock, TickRecord, Window, WindowRecord
 from watcher.store import codec
 from watcher.store.codec import HOUR, CodecError, Grid
@@ -98,9 +99,25 @@ window_hour = sa.Table(
     sa.Column("first_node", sa.LargeBinary, primary_key=True),
     sa.Column("payload", sa.LargeBinary, nullable=False),
 )
+decision = sa.Table(
+    "decision",  # what was decided about a pod; `time` is in microseconds, and no two of a watcher have the same
+    metadata,
+    _watcher(),
+    sa.Column("time", sa.BigInteger, primary_key=True),
+    sa.Column("namespace", sa.Text, nullable=False),
+    sa.Column("pod", sa.Text, nullable=False),
+    sa.Column("uid", sa.Text, nullable=False),
+    sa.Column("node", sa.Text, nullable=False),
+    sa.Column("outcome", sa.Text, nullable=False),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+    sa.Index("ix_decision_watcher_namespace_pod_time", "watcher", "namespace", "pod", "time"),
+)
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Of the schema, oldest first. Here as well as in migrations/, because asking Alembic costs a start 0.1 s."""
+
+
+MICROSECONDS = 1_000_000
 
 
 class Rows:
@@ -443,6 +460,75 @@ def forget_windows(mine: Rows, *, now: int, retention: float) -> None:
             forget_hour(mine, window, hour)
 
 
+# --- decisions -------------------------------------------------------------------------------------------------------
+
+
+def put_decisions(mine: Rows, decisions: Iterable[StoredDecision], outcomes: Iterable[DecisionOutcome]) -> None:
+    """Store decisions, each in the place of the one with its time, and then what became of these or older ones."""
+    mine.upsert(decision, [_decision_row(each) for each in decisions])
+    told = [{"at": each.time, "on": each.node, "became": each.outcome} for each in outcomes]
+    if told:
+        this = mine.own(decision) & (decision.c.time == sa.bindparam("at", type_=sa.BigInteger))
+        update = sa.update(decision).where(this)
+        mine.execute(update.values(node=sa.bindparam("on"), outcome=sa.bindparam("became")), told)
+
+
+def _decision_row(each: StoredDecision) -> dict[str, Any]:
+    return {
+        "time": each.time,
+        "namespace": each.namespace,
+        "pod": each.pod,
+        "uid": each.uid,
+        "node": each.node,
+        "outcome": each.outcome,
+        "payload": each.payload,
+    }
+
+
+def decisions_of(
+    mine: Rows, namespace: str, pod: str, *, start: int, end: int, limit: int, newest: bool
+) -> list[StoredDecision]:
+    """Those about a pod with start <= time < end, the newest or the oldest of them first."""
+    when = decision.c.time
+    query = (
+        sa.select(*(column for column in decision.c if column.name != "watcher"))
+        .where(mine.own(decision), decision.c.namespace == namespace, decision.c.pod == pod)
+        .where(when >= start, when < end)
+        .order_by(when.desc() if newest else when)
+        .limit(limit)
+    )
+    return [StoredDecision(**row) for row in mine.execute(query).mappings()]
+
+
+def decisions_held(mine: Rows, *, start: int) -> DecisionsHeld:
+    """How many there are since `start`, and the times of the first and the last."""
+    columns = sa.func.count(), sa.func.min(decision.c.time), sa.func.max(decision.c.time)
+    query = sa.select(*columns).where(mine.own(decision), decision.c.time >= start)
+    return DecisionsHeld(*mine.execute(query).one())
+
+
+def forget_decisions(mine: Rows, *, oldest: int, newest: int, most: int, limit: int) -> int:
+    """Remove those that are not within oldest <= time <= newest, and the oldest of more than `most`; `limit` at once.
+    Returns how many. `newest` is there for clocks that stepped back, as in forget_windows."""
+    times = sa.select(decision.c.time).where(mine.own(decision))
+    surplus = mine.execute(times.order_by(decision.c.time.desc()).offset(most).limit(1)).scalar_one_or_none()
+    first = oldest if surplus is None else max(oldest, surplus + 1)
+    outside = times.where((decision.c.time < first) | (decision.c.time > newest)).order_by(decision.c.time).limit(limit)
+    return mine.execute(sa.delete(decision).where(mine.own(decision), decision.c.time.in_(outside))).rowcount
+
+
+def decision_hours(mine: Rows) -> set[int]:
+    """The hours of the oldest and of the newest decision."""
+    ends = sa.select(sa.func.min(decision.c.time), sa.func.max(decision.c.time)).where(mine.own(decision))
+    return {hour_of(time // MICROSECONDS) for time in mine.execute(ends).one() if time is not None}
+
+
+def forget_decisions_of_hour(mine: Rows, hour: int) -> None:
+    """Remove all of an hour."""
+    within = decision.c.time.between(hour * MICROSECONDS, (hour + HOUR) * MICROSECONDS - 1)
+    mine.execute(sa.delete(decision).where(mine.own(decision), within))
+
+
 # --- watchers --------------------------------------------------------------------------------------------------------
 
 
@@ -475,6 +561,6 @@ def stored_bytes(mine: Rows) -> int:
     """Bytes of this watcher's payloads, which are nearly all of what it takes."""
     of_tables = [
         sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(table.c.payload)), 0)).where(mine.own(table))
-        for table in (sample_block, window_minute, window_hour)
+        for table in (sample_block, window_minute, window_hour, decision)
     ]
     return sum(int(mine.execute(query).scalar_one()) for query in of_tables)

@@ -1,14 +1,15 @@
 """What is done to the database between two saves, a slice at a time, so that a save never waits for long.
 
-Windows whose time is over are forgotten, and all that a watcher left which is gone for good; the minutes of an hour
-that has closed are rewritten into chunks of nodes, from which the history of one node is read quickly; a database above
-its cap loses the hours that are furthest from now; and free pages go back to the file system. Whatever interrupts this,
-even `kill -9`, leaves a whole database behind and work that the next start takes up.
+Windows and decisions whose time is over are forgotten, and all that a watcher left which is gone for good; the minutes
+of an hour that has closed are rewritten into chunks of nodes, from which the history of one node is read quickly; a
+database above its cap loses the hours that are furthest from now; and free pages go back to the file system. Whatever
+interrupts this, even `kill -9`, leaves a whole database behind and work that the next start takes up.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,24 +20,29 @@ from watcher.model import Finding, FindingKind, Remedy, TickRecord
 from watcher.store import codec, schema
 from watcher.store.codec import CodecError, Grid, HourBuilder
 from watcher.store.database import Database
+from watcher.store.schema import Rows
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 MINUTES_PER_SLICE = 10
 CHUNKS_PER_SLICE = 40
+DECISIONS_PER_SLICE = 1000
 
 
 class Tidier:
     """Keeps one database tidy. All of it runs in the thread that writes.
 
-    `retention`: seconds of window history; `max_size`: bytes; `findings`: that the cap is smaller than the retention.
+    `retention`: seconds of window history; `max_size`: bytes; `decisions`: for how many seconds these are kept, and
+    `max_decisions` how many of them; `findings`: that the cap is smaller than the retention.
     """
 
-    def __init__(self, *, retention: float, max_size: int) -> None:
+    def __init__(self, *, retention: float, max_size: int, decisions: float, max_decisions: int) -> None:
         self.findings: tuple[Finding, ...] = ()
         self._retention = retention
         self._max_size = max_size
+        self._decisions = decisions
+        self._max_decisions = max_decisions
         self._now = 0
         self._added_to: set[tuple[str, int]] = set()
 
@@ -58,6 +64,8 @@ class Tidier:
             yield
         for window, hour in closed:
             yield from self._rewrite_hour(database, window, hour)
+        while self._forget_decisions(database):
+            yield
         while self._cut(database):
             yield
         while database.give_space_back(most=self._max_size):
@@ -86,24 +94,36 @@ class Tidier:
             schema.put_hour(mine, window, hour, payloads)
         yield
 
+    def _forget_decisions(self, database: Database) -> bool:
+        with database.writing() as mine:
+            return self.forget_decisions(mine, limit=DECISIONS_PER_SLICE) == DECISIONS_PER_SLICE
+
+    def forget_decisions(self, mine: Rows, *, limit: int) -> int:
+        """Remove decisions whose time is over, and of too many the oldest, so many at once; how many it were. Ticks are
+        no clock for them: samples may be old."""
+        oldest, newest = (int((time.time() + sign * self._decisions) * schema.MICROSECONDS) for sign in (-1, 1))
+        return schema.forget_decisions(mine, oldest=oldest, newest=newest, most=self._max_decisions, limit=limit)
+
     def _cut(self, database: Database) -> bool:
         """Where the database is larger than it may be, forget the hour that is furthest from now; whether it did."""
         with database.writing() as mine:
             if database.used_bytes(mine) <= self._max_size:
                 return False
-            hours = {*schema.hours_rewritten(mine), *schema.hours_with_minutes(mine)}
+            windows = {*schema.hours_rewritten(mine), *schema.hours_with_minutes(mine)}
+            hours = {*(hour for _, hour in windows), *schema.decision_hours(mine)}
             self._report_cut()
             if not hours:
                 return False
-            furthest = max((hour for _, hour in hours), key=lambda hour: abs(hour - self._now))
-            for window, hour in hours:
+            furthest = max(hours, key=lambda hour: abs(hour - self._now))
+            for window, hour in windows:
                 if hour == furthest:
                     schema.forget_hour(mine, window, hour)
+            schema.forget_decisions_of_hour(mine, furthest)
         return True
 
     def _report_cut(self) -> None:
         if not self.findings:
-            reason = "the database has reached store.max_size; windows are forgotten before their retention is over"
+            reason = "the database has reached store.max_size; what is oldest is forgotten before its time"
             logger.warning("%s", reason)
             self.findings = (Finding(FindingKind.STORE, "", "", float(self._now), reason, Remedy.DROPPED),)
 
@@ -112,7 +132,7 @@ def _forget(database: Database, watcher: str) -> None:
     """Remove the rows of a watcher that is gone, unless it is coming back at this moment."""
     with database.writing() as mine:
         if database.may_forget(mine, watcher):
-            schema.forget_all(schema.Rows(mine.connection, watcher))
+            schema.forget_all(Rows(mine.connection, watcher))
             logger.info('what the watcher "%s" had stored is removed: it is older than it was to be kept', watcher)
 
 

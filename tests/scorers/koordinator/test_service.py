@@ -15,6 +15,7 @@ from aiohttp import web
 
 from scorers.koordinator.metrics import NODE_METRIC_OBJECTS
 from scorers.service import Scheduling
+from tests.fakes.decisions import DecisionList
 from tests.fakes.kube import FakeKube
 from tests.fakes.pods import publish_pods
 from tests.fakes.snapshots import END, WINDOWS, publish, snapshot_of, steady
@@ -38,6 +39,7 @@ class Service:
     max_staleness = 300.0
 
     def __init__(self, kubeconfig: Path) -> None:
+        self.decisions = DecisionList(kept=0.0)
         flags = {"kubernetes.kubeconfig": str(kubeconfig)}
         self.settings = settings.load(flags=flags, environ={}, file=None, cwd=kubeconfig.parent)
         self.published: Published | None = publish(snapshot_of({"a": {"CPU": steady(20), "Memory": steady(40)}}))

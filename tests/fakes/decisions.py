@@ -1,0 +1,50 @@
+"""A store of decisions that is a list."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from watcher.decisions import DecisionOutcome, DecisionsHeld, DecisionStore, DecisionsUnavailable, StoredDecision
+
+
+class DecisionList(DecisionStore):
+    """Keeps all that it is given; `away` is what it says to questions while it cannot be read."""
+
+    def __init__(self, *, kept: float = 86400.0) -> None:
+        self.decisions: dict[int, StoredDecision] = {}
+        self.kept = kept
+        self.lost = 0
+        self.away = ""
+
+    @property
+    def decisions_kept(self) -> float:
+        return self.kept
+
+    def keep_decisions(
+        self, decisions: Sequence[StoredDecision], outcomes: Sequence[DecisionOutcome] = (), *, lost: int = 0
+    ) -> None:
+        assert self.kept, "nobody wants them"
+        self.lost += lost
+        self.decisions |= {each.time: each for each in decisions}
+        for outcome in outcomes:
+            before = self.decisions[outcome.time]
+            self.decisions[outcome.time] = replace(before, node=outcome.node, outcome=outcome.outcome)
+
+    async def decisions_of(
+        self, namespace: str, pod: str, *, start: int = 0, end: int | None = None, limit: int, newest: bool = True
+    ) -> list[StoredDecision]:
+        self._answer()
+        found = [
+            each
+            for time, each in sorted(self.decisions.items(), reverse=newest)
+            if (each.namespace, each.pod) == (namespace, pod) and start <= time < (2**63 if end is None else end)
+        ]
+        return found[:limit]
+
+    async def decisions_held(self) -> DecisionsHeld:
+        self._answer()
+        times = self.decisions.keys()
+        return DecisionsHeld(len(times), min(times, default=None), max(times, default=None))
+
+    def _answer(self) -> None:
+        if self.away:
+            raise DecisionsUnavailable(self.away, "look at the disk")
