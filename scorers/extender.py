@@ -7,8 +7,9 @@ An extender has no Reserve hook, and kube-scheduler starts on the next pod befor
 in quick succession do not both see the same empty node, a pod is counted on our best node when prioritize is answered
 (`reserve = "prioritize"`): until it is bound, there or elsewhere, until it is asked about again, or for five seconds.
 
-Defined answers for what is odd: a node that the table does not know passes every filter and scores 0; no nodes, an
-empty list; a pod with quantities that are none, an error, as Error to filter and as status 400 to the others.
+Defined answers for what is odd: a node that the table does not know passes every filter and scores 0, and where it
+knows fewer than half of the nodes all score 0; no nodes, an empty list; a pod with quantities that are none, an error,
+as Error to filter and as status 400 to the others.
 """
 
 from __future__ import annotations
@@ -143,13 +144,15 @@ class Extender:
         self.telemetry.unknown(captured[0], len(names) - len(there))
         now = self._now()
         ranked = profile.rank(info, rows, now=now)
-        scores = np.zeros(len(names))
-        scores[known] = ranked.values
-        if profile.settings.reserve == "prioritize":
-            self._reserve(info.pod, there, ranked, now=now)
         most = 100.0 if profile.settings.precise_scores else float(wire.MOST)
-        whole = np.floor(scores * (most / 100.0) + 0.5).astype(np.int64).tolist()
-        return _json(list(map(wire.HostPriority, names, whole)))
+        whole = np.floor(ranked.values * (most / 100.0) + 0.5).astype(np.int64)
+        scores = np.zeros(len(names), dtype=np.int64)
+        if 2 * len(known) >= len(names):  # else those few would get all pods
+            scores[known] = whole
+            best = profile.best(info, rows, there, whole) if profile.settings.reserve == "prioritize" else None
+            if best is not None:
+                self.table.reserve(info.pod, there[best], now=now, until=now + RESERVED_S)
+        return _json(list(map(wire.HostPriority, names, scores.tolist())))
 
     async def bind(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """ExtenderBindingArgs -> ExtenderBindingResult. Whatever goes wrong is told in the result, as the scheduler
@@ -238,7 +241,9 @@ class Extender:
     async def _args(self, request: web.Request) -> tuple[wire.ExtenderArgs, list[str]]:
         try:
             args = wire.read_args(await _body(request))
-            return args, wire.names_of(args)
+            if args.node_names is not None:
+                return args, args.node_names
+            return args, await _unhurried(map(wire.name_of, wire.items_of(args)))
         except ValueError as error:
             _refuse(f"these are no ExtenderArgs: {error}")
 
@@ -254,11 +259,6 @@ class Extender:
         if len(known) == len(names):
             return names, rows, known
         return [names[i] for i in known.tolist()], rows[known], known
-
-    def _reserve(self, pod: Pod, names: Sequence[str], ranked: Ranked, *, now: float) -> None:
-        best = ranked.best(names)
-        if best is not None:
-            self.table.reserve(pod, names[best], now=now, until=now + RESERVED_S)
 
     def _explained(
         self,

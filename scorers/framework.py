@@ -21,6 +21,8 @@ I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 MAX_SCORE = 100.0
+NO_ORDER = "no order of its own"
+"""What a plug-in goes by that scores all nodes alike."""
 
 PluginT = TypeVar("PluginT", covariant=True)
 
@@ -78,7 +80,7 @@ class PreparingPlugin(Protocol):
 
 @runtime_checkable
 class FallingBack(Protocol):
-    """Goes by something else where no node has the load that it scores by."""
+    """Goes by something else where most nodes lack the load that it scores by."""
 
     name: str
 
@@ -106,6 +108,22 @@ def make(
     """A plug-in from the arguments that a user wrote, and notices. Raises ArgumentsError."""
     arguments, notices = read_arguments(factory.name, factory.arguments, given, windows=table.windows)
     return factory(arguments, table, profile=profile), notices
+
+
+def mostly(known: Bool) -> bool:
+    """Whether load may decide between n nodes, of which `known` [n] have it: at least half of them do. If fewer have,
+    they would get all pods for no better reason than that. One node alone is not ranked against any."""
+    return len(known) < 2 or 2 * int(np.count_nonzero(known)) >= len(known)
+
+
+def comparable(scores: F64) -> F64:
+    """Scores [n] by something that is not known (NaN) of some nodes, so that nodes can be compared: where it is known
+    of most, the others have the lowest of those, since what is not known must not speak for a node; else none has any.
+    """
+    known = ~np.isnan(scores)
+    if known.all() or len(known) < 2:
+        return scores
+    return np.where(known, scores, scores[known].min()) if mostly(known) else np.full(len(scores), np.nan)
 
 
 def round_half_away(values: F64) -> F64:

@@ -10,8 +10,9 @@ and the lower of the two counts, rounded half away from zero. Under `kep`, which
 004, a load of mean plus margin times deviation that reaches the capacity scores 0, and pods that were assigned too late
 for the measurement to contain them count with their requests; upstream forgot them.
 
-A resource that is not measured does not count; a node without metrics scores 0. Without metrics of any node the
-requests take the place of the mean and the deviation is 0: the least allocated node, as the default scheduler has it.
+A node without metrics scores 0. A load that is not known of a node counts as the lowest score that any of the nodes
+asked about has by it, and does not count where most of them lack it. Where most lack both, the score is that of
+NodeResourcesFit: the least allocated node.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.arguments import Arguments
-from scorers.framework import Scores, round_half_away
+from scorers.default_scheduler import least_allocated, requested_and_allocatable
+from scorers.framework import Scores, comparable, round_half_away, round_half_away_one
 from scorers.resources import CPU, MEMORY
 from scorers.statistics import LOADS, mu_sigma
 from scorers.table import PodInfo, Table
@@ -34,6 +36,7 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 RESOURCES = (CPU, MEMORY)
+ALLOCATION = "allocation"
 
 
 class LoadVariationRiskBalancingArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -76,40 +79,36 @@ class LoadVariationRiskBalancing:
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
         """One pass over the nodes for each resource."""
-        blind = bool(fallback := self.fallback(table))
+        if self.fallback(table):
+            return self._by_allocation(pod, table, rows)
         steps: dict[str, F64] = {}
-        of_resources = [self._of_resource(pod, table, rows, resource, steps, blind=blind) for resource in RESOURCES]
-        lowest = np.fmin(*of_resources)
-        values = round_half_away(np.fmax(lowest, 0.0))
+        of_resources = [self._of_resource(pod, table, rows, resource, steps) for resource in RESOURCES]
+        lowest = np.fmin(*map(comparable, of_resources))
+        if len(rows) > 1 and np.isnan(lowest).all():
+            return self._by_allocation(pod, table, rows)
+        silent = np.isnan(np.fmin(*of_resources))
+        values = np.where(silent, 0.0, round_half_away(np.fmax(lowest, 0.0)))
         inputs: dict[str, Any] = {
             "formula": self.args.formula,
             "safeVarianceMargin": self.args.safe_variance_margin,
             "podRequests": {resource: pod.requests.get(resource, 0) for resource in RESOURCES},
         }
-        if blind:
-            inputs["fallback"] = fallback
-        return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values, blind=blind))
+        return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
 
     def fallback(self, table: Table) -> str:
-        """Allocation, where neither CPU nor memory is measured of any node."""
-        return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else "allocation"
+        """Allocation, where neither CPU nor memory is measured of most nodes."""
+        return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else ALLOCATION
 
-    def _of_resource(
-        self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64], *, blind: bool
-    ) -> F64:
+    def _of_resource(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
+        """Scores, not rounded, NaN where the load is not known; and the steps to them."""
         capacity = table.allocatable.column(resource)[rows].astype(np.float64)
         requested: F64 | float = float(pod.requests.get(resource, 0))
-        if blind:
-            average = table.requested.column(resource)[rows].astype(np.float64)
-            deviation = np.zeros(len(rows))
-            average = np.where(capacity > 0, average, np.nan)
-        else:
-            average = table.load.share(LOADS[resource])[rows] * capacity
-            deviation = table.load.share(LOADS[resource], Operator.STD)[rows] * capacity
-            if self.args.formula == "kep":
-                recent = table.recent.unmeasured(self._recent[resource], measured=table.load.sampled())[rows]
-                requested = requested + recent
-                steps[f"{resource} of recent pods"] = recent
+        average = table.load.share(LOADS[resource])[rows] * capacity
+        deviation = table.load.share(LOADS[resource], Operator.STD)[rows] * capacity
+        if self.args.formula == "kep":
+            recent = table.recent.unmeasured(self._recent[resource], measured=table.load.sampled())[rows]
+            requested = requested + recent
+            steps[f"{resource} of recent pods"] = recent
         mu, sigma = mu_sigma(average, deviation, requested, capacity)
         margin = self.args.safe_variance_margin
         if self.args.formula == "kep":
@@ -120,16 +119,29 @@ class LoadVariationRiskBalancing:
         steps[f"{resource} mean"], steps[f"{resource} deviation"], steps[f"{resource} score"] = mu, sigma, scores
         return scores
 
-    def _reason(self, i: int, steps: dict[str, F64], values: F64, *, blind: bool) -> str:
+    def _by_allocation(self, pod: PodInfo, table: Table, rows: I64) -> Scores:
+        requested, allocatable = requested_and_allocatable(pod, table, rows, counted=True)
+        values = least_allocated(requested, allocatable).astype(np.float64)
+        steps: dict[str, npt.NDArray[Any]] = {}
+        for i, each in enumerate(RESOURCES):
+            steps[f"{each} requested, with the pod"], steps[f"{each} allocatable"] = requested[i], allocatable[i]
+
+        def reason(i: int) -> str:
+            return f"most nodes have no metrics: spread by requests, as NodeResourcesFit does: {values[i]:.0f}"
+
+        return Scores(values, steps, {"fallback": ALLOCATION}, reason)
+
+    def _reason(self, i: int, steps: dict[str, F64], values: F64) -> str:
         scores = {each: float(steps[f"{each} score"][i]) for each in RESOURCES}
         known = {each: score for each, score in scores.items() if not np.isnan(score)}
         if not known:
             return "no metrics of this node: 0"
         worst = min(known, key=lambda each: known[each])
         mean, deviation = 100 * float(steps[f"{worst} mean"][i]), 100 * float(steps[f"{worst} deviation"][i])
-        what = "requests" if blind else "load"
-        told = f"{worst} decides: {what} with the pod {mean:.1f} %, deviation {deviation:.1f} %: {values[i]:.0f}"
-        return f"no node has metrics; {told}" if blind else told
+        if round_half_away_one(known[worst]) > values[i]:
+            (unknown,) = set(RESOURCES) - set(known)
+            return f"{unknown} is not known, and counts as the lowest of these nodes: {values[i]:.0f}"
+        return f"{worst} decides: load with the pod {mean:.1f} %, deviation {deviation:.1f} %: {values[i]:.0f}"
 
 
 def _request(pod: PodInfo, *, resource: str) -> float:

@@ -16,8 +16,9 @@ without the pod are below the capacity, the load cannot go beyond them: P is div
 A rate over five minutes hides deviations, so what its source has smoothed is multiplied by the root of
 `smoothingWindowSize`; what it has not is taken as it is (upstream multiplies always).
 
-A pod without requests and limits scores 0 everywhere, and so does a node without metrics; a resource that alone is not
-measured has no load risk. Without metrics of any node the limit risk alone decides.
+A pod without requests and limits scores 0 everywhere, and so does a node without metrics. A load that is not known of a
+node has the highest load risk that any of the nodes asked about has by it (upstream: none), and none where most of
+them lack it. Where most lack both, the limit risk alone decides.
 
 The load risk does not depend on the pod, so it is kept, and computed anew only for a node where something changed: for
 all of them after each copy of the load, before a pod asks.
@@ -35,7 +36,7 @@ import numpy.typing as npt
 
 from scorers import beta
 from scorers.arguments import Arguments
-from scorers.framework import Scores, round_half_away
+from scorers.framework import Scores, comparable, mostly, round_half_away
 from scorers.resources import CPU, MEMORY
 from scorers.statistics import LOADS, mu_sigma
 from scorers.table import PodInfo, Table
@@ -45,6 +46,7 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 RESOURCES = (CPU, MEMORY)
+LIMITS = "limits"
 DEFAULT_WEIGHT = 0.5
 PREPARED_AT_ONCE = 500  # nodes; some milliseconds
 STEADY = 1e-9  # a deviation below this share is none: its distribution would be a step
@@ -121,7 +123,7 @@ class LowRiskOverCommitment:
             return Scores(np.zeros(len(rows)), reason=lambda _: why)
         steps: dict[str, F64] = {}
         risks = [self._risk(pod, table, rows, resource, steps) for resource in RESOURCES]
-        blind = bool(fallback := self.fallback(table))
+        blind = self._is_blind(table, rows)
         values = round_half_away(100.0 * (1.0 - np.maximum(*risks)))
         silent = np.full(len(rows), not blind)
         for resource in RESOURCES:
@@ -134,7 +136,7 @@ class LowRiskOverCommitment:
             "smoothed": {each: self._is_smoothed(table, each) for each in RESOURCES},
         }
         if blind:
-            inputs["fallback"] = fallback
+            inputs["fallback"] = LIMITS
 
         def reason(i: int) -> str:
             if silent[i]:
@@ -142,20 +144,27 @@ class LowRiskOverCommitment:
             worst = max(RESOURCES, key=lambda each: float(steps[f"{each} risk"][i]))
             limit, load_ = float(steps[f"{worst} limit risk"][i]), float(steps[f"{worst} load risk"][i])
             told = f"{worst} decides: limit risk {limit:.2f}, load risk {load_:.2f}: {values[i]:.0f}"
-            return f"no node has metrics, limits alone count; {told}" if blind else told
+            return f"most nodes have no metrics, limits alone count; {told}" if blind else told
 
         return Scores(values, steps, inputs, reason)
 
     def fallback(self, table: Table) -> str:
-        """Limits alone, where neither CPU nor memory is measured of any node."""
-        return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else "limits"
+        """Limits alone, where neither CPU nor memory is measured of most nodes."""
+        return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else LIMITS
+
+    def _is_blind(self, table: Table, rows: I64) -> bool:
+        if self.fallback(table):
+            return True
+        return not any(mostly(~np.isnan(table.load.average(LOADS[resource])[rows])) for resource in RESOURCES)
 
     def _risk(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
         capacity = table.allocatable.column(resource)[rows].astype(np.float64)
         requests = np.minimum(table.requested.column(resource)[rows] + pod.requests.get(resource, 0), capacity)
         limits = (table.limited.column(resource)[rows] + pod.raised_limits.get(resource, 0)).astype(np.float64)
         of_limits = limit_risk(requests, limits, capacity)
+        unknown = np.isnan(table.load.average(LOADS[resource])[rows])
         of_load = self._load_risk(table, resource)[rows]
+        of_load = np.nan_to_num(-comparable(np.where(unknown, np.nan, -of_load)), nan=0.0)
         weight = self.args.risk_limit_weights.get(resource, DEFAULT_WEIGHT)
         risk = np.clip(weight * of_limits + (1.0 - weight) * of_load, 0.0, 1.0)
         steps |= {

@@ -9,8 +9,8 @@ and the score is 100 for the lowest rise among the nodes asked about, 0 for the 
 down as upstream does; where all rise alike, 100 for all.
 
 Upstream has one number, 0, for "costs nothing" and for "not possible", so that a node without metrics, without a model
-or without room became the favourite. Here such a node scores 0 and takes no part in the comparison; without metrics of
-any node all score 0, and other plug-ins decide.
+or without room became the favourite. Here such a node scores 0 and takes no part in the comparison; where most nodes
+have no metrics all score 0, and other plug-ins decide.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.arguments import Arguments, ArgumentsError
-from scorers.framework import Scores
+from scorers.framework import NO_ORDER, Scores, mostly
 from scorers.resources import CPU
 from scorers.table import PodInfo, Table
 from watcher.model import MetricType
@@ -94,6 +94,9 @@ class Peaks:
         """One pass over the nodes."""
         capacity = table.capacity.column(CPU)[rows].astype(np.float64)
         current = table.load.average(MetricType.CPU)[rows]
+        if self.fallback(table) or not mostly(~np.isnan(current)):
+            why = "most nodes have no metrics: 0 for every node"
+            return Scores(np.zeros(len(rows)), {"cpu load %": current}, {"fallback": NO_ORDER}, lambda _: why)
         with np.errstate(divide="ignore", invalid="ignore"):
             added = np.where(capacity > 0, 100.0 * pod.requests.get(CPU, 0) / capacity, np.nan)
         predicted = current + added
@@ -111,6 +114,10 @@ class Peaks:
             return f"from {current[i]:.1f} to {predicted[i]:.1f} % of cpu takes {rise[i]:.3g} W: {values[i]:.0f}"
 
         return Scores(values, steps, {"podRequest": pod.requests.get(CPU, 0)}, reason)
+
+    def fallback(self, table: Table) -> str:
+        """No order of its own, where the CPU of most nodes is not measured."""
+        return "" if table.measures(MetricType.CPU) else NO_ORDER
 
     def _of_rows(self, table: Table) -> F64:
         """K1 and K2 of each row, NaN without a model."""

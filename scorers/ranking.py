@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scorers.default_scheduler import as_it_comes
 from scorers.framework import MAX_SCORE, FallingBack, FilterPlugin, PreparingPlugin, ScorePlugin, Scores, Verdicts, make
 from scorers.profiles import PluginSettings, ProfileSettings
 from scorers.registry import factory_of
@@ -25,13 +26,6 @@ class Ranked:
 
     values: F64
     parts: tuple[tuple[PluginSettings, Scores], ...]
-
-    def best(self, names: Sequence[str]) -> int | None:
-        """The position of the highest score, of equal ones the first by name; None where nothing was asked."""
-        if not len(self.values):
-            return None
-        highest = np.flatnonzero(self.values == self.values.max()).tolist()
-        return min(highest, key=lambda i: names[i])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +77,18 @@ class Profile:
             total += each.weight * np.clip(np.nan_to_num(scores.values, nan=0.0), 0.0, MAX_SCORE)
         weights = sum(each.weight for each, _ in parts)
         return Ranked(total / weights if weights else total, parts)
+
+    def best(self, pod: PodInfo, rows: I64, names: Sequence[str], answered: I64) -> int | None:
+        """Where the pod most likely goes, as a position among the nodes in these rows; None where nothing was asked.
+        `answered` is the score of each as kube-scheduler is told. Of the highest, which it cannot tell apart by that,
+        its own plug-ins choose, so it is the one that these score highest; of equal ones the first by name."""
+        if not len(rows):
+            return None
+        highest = np.flatnonzero(answered == answered.max())
+        if len(highest) > 1:
+            own = as_it_comes(pod, self._table, rows[highest])
+            highest = highest[own == own.max()]
+        return min(highest.tolist(), key=lambda i: names[i])
 
     def filter(self, pod: PodInfo, rows: I64, *, now: float) -> Filtered:
         """Which of the nodes in these rows may have the pod."""

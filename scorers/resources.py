@@ -23,6 +23,9 @@ Amounts = Mapping[str, int]
 
 Qos = Literal["Guaranteed", "Burstable", "BestEffort"]
 
+UNASKED: Quantities = {CPU: "100m", MEMORY: "200Mi"}
+"""What kube-scheduler counts, where it scores by requests, of a container that says nothing of them."""
+
 LARGEST = 1 << 53
 """Amounts are cut to this (9 petabytes): then the sums over a thousand pods fit 64 bits, whatever a pod asks for."""
 
@@ -61,6 +64,15 @@ def requests_of(pod: Pod) -> Amounts:
     asked = _of_containers(pod, lambda resources: resources.requests)
     asked = _overridden(asked, pod.spec.resources, lambda resources: resources.requests)
     return _added(asked, amounts(pod.spec.overhead))
+
+
+def counted_requests_of(pod: Pod) -> Amounts:
+    """CPU and memory as kube-scheduler counts them where it scores by requests (`NonZeroRequested`): a container that
+    says nothing of one of them is counted with some of it, so that pods that ask for nothing are spread too."""
+    asked = _of_containers(pod, lambda resources: {**UNASKED, **resources.requests})
+    asked = _overridden(asked, pod.spec.resources, lambda resources: resources.requests)
+    total = _added(asked, amounts(pod.spec.overhead))
+    return {name: total.get(name, 0) for name in UNASKED}
 
 
 def limits_of(pod: Pod) -> Amounts:

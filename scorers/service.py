@@ -123,7 +123,9 @@ class Scheduling:
             for profile in self.extender.profiles.values():
                 for _ in profile.prepare():
                     await asyncio.sleep(0)
-        self.table.expire(self._serving.now())
+        now = self._serving.now()
+        self.table.expire_load(before=now - self._serving.max_staleness)
+        self.table.expire(now)
 
     async def _take_pods(self) -> None:
         try:

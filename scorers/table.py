@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scorers.assigned import RecentPods
 from scorers.columns import AmountColumns
 from scorers.koordinator.metrics import NodeMetric
-from scorers.resources import Amounts, amounts, limits_of, raised, requests_of
+from scorers.resources import Amounts, amounts, counted_requests_of, limits_of, raised, requests_of
 from watcher.client import Columns, Pods
 from watcher.kube import Node, Pod, key_of
 from watcher.model import MetricType, Operator, Window
@@ -35,20 +35,21 @@ ENDED = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class PodInfo:
-    """A pod with what it asks for, read once: effective requests and limits as Kubernetes counts them, and the limits
-    raised to the requests."""
+    """A pod with what it asks for, read once: effective requests and limits as Kubernetes counts them, the limits
+    raised to the requests, and the requests that kube-scheduler scores by."""
 
     key: str
     pod: Pod
     requests: Amounts
     limits: Amounts
     raised_limits: Amounts
+    counted_requests: Amounts
 
 
 def pod_info(pod: Pod) -> PodInfo:
     """Raises ValueError that names the resource whose quantity is none."""
     requests, limits = requests_of(pod), limits_of(pod)
-    return PodInfo(identity(pod), pod, requests, limits, raised(limits, requests))
+    return PodInfo(identity(pod), pod, requests, limits, raised(limits, requests), counted_requests_of(pod))
 
 
 def identity(pod: Pod) -> str:
@@ -191,8 +192,8 @@ class Load:
 
 class Table:
     """`windows` are those of the watcher, where they are known. Nodes and pods as columns of `capacity`, `allocatable`,
-    `requested` and `limited` (limits raised to requests); `pods` [rows] counts them, `known` [rows] says for which rows
-    there is a node."""
+    `requested`, `counted` (requests as kube-scheduler scores by them) and `limited` (limits raised to requests); `pods`
+    [rows] counts them, `known` [rows] says for which rows there is a node."""
 
     def __init__(self, *, windows: Sequence[Window] = ()) -> None:
         self.windows = tuple(windows)
@@ -201,6 +202,7 @@ class Table:
         self.capacity = AmountColumns()
         self.allocatable = AmountColumns()
         self.requested = AmountColumns()
+        self.counted = AmountColumns()
         self.limited = AmountColumns()
         self.recent = RecentPods()
         self.load = Load()
@@ -371,6 +373,7 @@ class Table:
         self._pods[key] = _Assigned(info, row, at)
         self._count[row] += 1
         self.requested.add(row, info.requests)
+        self.counted.add(row, info.counted_requests)
         self.limited.add(row, info.raised_limits)
         self.recent.add(info, row=row, at=at)
         for listener in self._listeners:
@@ -392,6 +395,7 @@ class Table:
             return
         self._count[gone.row] -= 1
         self.requested.add(gone.row, gone.info.requests, times=-1)
+        self.counted.add(gone.row, gone.info.counted_requests, times=-1)
         self.limited.add(gone.row, gone.info.raised_limits, times=-1)
         self.recent.remove(key)
         for listener in self._listeners:
@@ -401,9 +405,10 @@ class Table:
     # --- load --------------------------------------------------------------------------------------------------------
 
     def measures(self, kind: MetricType) -> bool:
-        """Whether any node has a load of this kind; asked once per copy of the load."""
+        """Whether at least half of the nodes have a load of this kind; computed once per copy of the load."""
         if kind not in self._measures:
-            self._measures[kind] = not np.isnan(self.load.average(kind)[self.known]).all()
+            silent = np.isnan(self.load.average(kind)[self.known])
+            self._measures[kind] = bool(len(silent)) and 2 * int(np.count_nonzero(silent)) <= len(silent)
         return self._measures[kind]
 
     def set_load(self, columns: Columns | None, *, now: float) -> None:
@@ -417,6 +422,18 @@ class Table:
         sampled = self.load.sampled()[self.known]
         oldest = float(np.nanmin(sampled)) if np.isfinite(sampled).any() else np.inf
         self.recent.prune(now=now, measured=oldest)
+        for follower in self._followers:
+            follower.load_changed()
+
+    def expire_load(self, *, before: float) -> None:
+        """Nodes whose newest sample is from before that (unix seconds) have no load any more; asked now and then, since
+        the watcher makes no new copy while its source is away."""
+        old = self.load.sampled() < before
+        if not old.any():
+            return
+        self._where[: len(self)][old] = -1
+        self.load = Load(self.load.columns, self._where[: len(self)])
+        self._measures.clear()
         for follower in self._followers:
             follower.load_changed()
 
@@ -450,7 +467,7 @@ class Table:
     def _new_row(self) -> int:
         row = len(self.names)
         self.names.append("")
-        for columns in (self.capacity, self.allocatable, self.requested, self.limited):
+        for columns in (self.capacity, self.allocatable, self.requested, self.counted, self.limited):
             columns.reserve(row + 1)
         if row >= len(self._count):
             more = max(16, row // 4 + 1)

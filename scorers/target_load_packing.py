@@ -18,10 +18,13 @@ Of a container is predicted its limit, else its request times `defaultRequestsMu
 the overhead comes on top; init containers have ended when the pod runs (`podDemand: upstream`). `podDemand: requests`
 and `limits` take the effective requests or limits of the pod, as seed 004 has it in its step 2.
 
-Without metrics of a node it scores 0, as upstream. Without metrics of any node the curve is taken over allocation,
-100 * (requests of its pods + request of the pod) / allocatable of each resource, which KEP-61 promised: packing goes
-on, and explain says on what. `resources` may add memory, and GPU where nodes have that load: then the lowest of their
-scores counts.
+A node without metrics scores 0, as upstream. Where most nodes have none, the curve is taken over allocation, 100 *
+(requests of its pods + request of the pod) / allocatable of each resource, which KEP-61 promised: packing goes on, as
+by NodeResourcesFit with the strategy RequestedToCapacityRatio and the curve as its shape, and explain says so.
+
+`resources` may add memory and GPU, for the nodes that have it: then the lowest of their scores counts. A load that is
+not known of a node counts as the lowest score that any of the nodes asked about has by it, and does not count where
+most of them lack it.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.arguments import Arguments
-from scorers.framework import Scores, round_half_away, round_half_away_one
+from scorers.framework import Scores, comparable, mostly, round_half_away, round_half_away_one
 from scorers.resources import CPU, MEMORY, amount, amounts
 from scorers.table import PodInfo, Table
 from watcher.kube import Pod, Quantity
@@ -43,6 +46,7 @@ from watcher.model import MetricType
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 
 DEFAULT_TARGET = 40.0  # percent, upstream's default
 GPU = "gpu"
@@ -125,21 +129,31 @@ class TargetLoadPacking:
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
         """One pass over the nodes for each resource."""
-        if self.fallback(table):
+        first, *others = self._resources
+        if self.fallback(table) or not mostly(self._known(table, rows)):
             return self._by_allocation(pod, table, rows)
         steps: dict[str, F64] = {}
-        first, *others = self._resources
         values = self._of_resource(pod, table, rows, first, steps)
         for resource in others:
             scores = self._of_resource(pod, table, rows, resource, steps)
-            known = ~np.isnan(steps[f"{resource} predicted %"])
-            values = np.where(known, np.minimum(values, scores), values)
+            there = table.capacity.column(self._kubernetes_name(resource))[rows] > 0
+            scores = np.where(np.isnan(steps[f"{resource} predicted %"]), np.nan, scores)
+            values[there] = np.fmin(values[there], comparable(scores[there]))
         inputs = {"targetUtilization": self.args.target_utilization, "podDemand": self._demands(pod)}
         return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
 
     def fallback(self, table: Table) -> str:
-        """Allocation, where nothing that counts is measured of any node."""
-        return "" if any(table.measures(LOADS[resource]) for resource in self.args.resources) else ALLOCATION
+        """Allocation, where most nodes lack the load that has to be known."""
+        first = self._resources[0]
+        if first == GPU:
+            return "" if mostly(self._known(table, np.flatnonzero(table.known))) else ALLOCATION
+        return "" if table.measures(LOADS[first]) else ALLOCATION
+
+    def _known(self, table: Table, rows: I64) -> Bool:
+        """Whether the load that has to be known is, of the nodes that have what it is the load of."""
+        first = self._resources[0]
+        known = ~np.isnan(table.load.average(LOADS[first])[rows])
+        return known[table.capacity.column(self._kubernetes_name(first))[rows] > 0] if first == GPU else known
 
     def _of_resource(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
         """Scores, 0 where the load is not known; and the steps to them."""
@@ -174,7 +188,7 @@ class TargetLoadPacking:
     def _reason_by_allocation(self, i: int, steps: Mapping[str, npt.NDArray[Any]], values: F64) -> str:
         shares = {each: float(steps[f"{each} allocated %"][i]) for each in self.args.resources}
         told = ", ".join(f"{share:.1f} % of allocatable {each}" for each, share in shares.items() if share == share)
-        return f"no node has metrics: packed by requests, {told or 'nothing is allocatable'}: {values[i]:.0f}"
+        return f"most nodes have no metrics: packed by requests, {told or 'nothing is allocatable'}: {values[i]:.0f}"
 
     def _demand(self, pod: PodInfo, *, resource: str) -> int:
         if resource == GPU:
@@ -199,7 +213,7 @@ class TargetLoadPacking:
         for resource in self.args.resources:
             predicted = float(steps[f"{resource} predicted %"][i])
             if np.isnan(predicted):
-                said.append(f"{resource} is not known and does not count")
+                said.append(f"{resource} is not known, and counts as the lowest of these nodes if most have it")
             elif predicted > 100.0:
                 said.append(f"{resource} would be at {predicted:.1f} %, more than there is")
             elif predicted > target:

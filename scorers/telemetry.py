@@ -74,7 +74,7 @@ class SchedulerTelemetry:
         for (name, plugin), instead in fallback.items():
             before = self._seen.fallback.get((name, plugin), "")
             if instead and not before:
-                told = "scheduler profile %s: no node has a load that %s goes by; until one has, it goes by %s"
+                told = "scheduler profile %s: most nodes lack the load that %s goes by; until then it goes by %s"
                 log.warning(told, name, plugin, instead)
             elif before and not instead:
                 log.info("scheduler profile %s: %s goes by load", name, plugin)
@@ -86,12 +86,12 @@ class SchedulerTelemetry:
         """Called by the registry at a scrape."""
         yield from self._answers.collect()
         blind = [({"profile": name, "verb": verb}, count) for (name, verb), count in list(self._blind.items())]
-        yield counter("scheduler_requests_without_load", "Requests answered while no node had a load.", blind)
+        yield counter("scheduler_requests_without_load", "Requests answered while most nodes had no load.", blind)
         unknown = [({"profile": name}, count) for name, count in list(self._unknown.items())]
         yield counter("scheduler_unknown_nodes", "Nodes asked about that the extender does not know.", unknown)
         seen = self._seen
         fallback = [({"profile": name, "plugin": one}, int(bool(on))) for (name, one), on in seen.fallback.items()]
-        text = "Whether a plug-in scores by something else, since no node has a load."
+        text = "Whether a plug-in scores by something else, since most nodes have no load."
         yield gauge("scheduler_fallback", text, fallback)
         yield gauge("scheduler_nodes", "Nodes of the cluster that the extender knows.", [({}, seen.nodes)])
         yield gauge("scheduler_nodes_without_load", "Those of them without a load.", [({}, seen.without_load)])

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from watcher.kube import Metadata, Pod
+from watcher.kube import Pod
 
 MOST = 10
 """The highest score of an extender (MaxExtenderPriority)."""
@@ -23,8 +23,12 @@ class NodeList(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
+class _Name(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
 class _Named(msgspec.Struct, frozen=True):
-    metadata: Metadata = Metadata()
+    metadata: _Name = _Name()
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True, rename={"pod": "Pod", "nodes": "Nodes", "node_names": "NodeNames"}):
@@ -128,13 +132,15 @@ def _in_go_s_case(body: bytes) -> bytes:
     return msgspec.json.encode({_ANY_CASE.get(name.lower(), name): value for name, value in fields.items()})
 
 
-def names_of(args: ExtenderArgs) -> list[str]:
-    """The nodes that are asked about, in their order; ValueError for a node that is none."""
-    if args.node_names is not None:
-        return args.node_names
-    items = (args.nodes.items if args.nodes else None) or []
+def items_of(args: ExtenderArgs) -> list[msgspec.Raw]:
+    """The whole nodes that are asked about, in their order."""
+    return (args.nodes.items if args.nodes else None) or []
+
+
+def name_of(node: msgspec.Raw) -> str:
+    """Of a whole node, of which nothing else is read; ValueError for one that is none."""
     try:
-        return [_NAMED.decode(item).metadata.name for item in items]
+        return _NAMED.decode(node).metadata.name
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"a node cannot be read: {error}") from None
 
@@ -143,6 +149,5 @@ def filtered(args: ExtenderArgs, names: Sequence[str], failed: dict[str, str]) -
     """The answer to `args`, whose nodes have these names."""
     if args.node_names is not None:
         return ExtenderFilterResult(node_names=[name for name in names if name not in failed], failed=failed)
-    items = (args.nodes.items if args.nodes else None) or []
-    kept = [item for item, name in zip(items, names, strict=True) if name not in failed]
+    kept = [item for item, name in zip(items_of(args), names, strict=True) if name not in failed]
     return ExtenderFilterResult(nodes=NodeList(kept), failed=failed)

@@ -17,7 +17,8 @@ their place. Pods of DaemonSets pass. A node whose measurement is too old is rej
     score of a resource = (allocatable - estimated) * 100 / allocatable        0 below 0
     score = mean by resourceWeights, and of the worst resource by dominantResourceWeight
 
-in whole numbers, rounded down. Nodes that are not measured pass and score 0, nodes measured too long ago score 0.
+in whole numbers, rounded down. Nodes that are not measured pass and score 0, nodes measured too long ago score 0, and
+all do where that is so of most of those asked about.
 
 A percentile over a duration that a NodeMetric does not have leaves the estimates alone to go by, as upstream has it. Of
 our windows one that is less than half full is such a duration; without a duration the longest that a node has is taken,
@@ -36,7 +37,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorers.framework import Scores, Verdicts, round_half_away
+from scorers.framework import NO_ORDER, Scores, Verdicts, mostly, round_half_away
 from scorers.koordinator.arguments import LoadAwareSchedulingArgs
 from scorers.koordinator.assigned import DELTA, ESTIMATED, PROD_DELTA, PROD_USAGE, AssignedPods, Candidate
 from scorers.koordinator.classes import PROD, priority_class
@@ -294,15 +295,22 @@ class LoadAwareScheduling:
             view = self._view(pod, rows, *measured.take(rows), now=now)
         each = np.where(view.known, resource_scores(view.used, view.allocatable), 0)
         scored = view.judged & ~view.expired
+        if few := not mostly(scored):
+            scored = np.zeros_like(scored)
         values = np.where(scored, combined(each, self._weights, self.args.dominant_resource_weight), 0)
         steps = self._steps(view, view.percent()) | {f"{name} score": each[i] for i, name in enumerate(self._names)}
         inputs = self._inputs(pod) | {
             "resourceWeights": dict(self.args.weights),
             "dominantResourceWeight": self.args.dominant_resource_weight,
         }
-        return Scores(
-            values.astype(np.float64), steps, inputs, lambda i: self._told(view, int(rows[i]), i, float(values[i]))
-        )
+        if few:
+            inputs["fallback"] = NO_ORDER
+
+        def reason(i: int) -> str:
+            told = self._told(view, int(rows[i]), i, float(values[i]))
+            return f"most nodes have no metrics that count, so that all score 0; {told}" if few else told
+
+        return Scores(values.astype(np.float64), steps, inputs, reason)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

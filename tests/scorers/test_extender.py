@@ -197,6 +197,30 @@ def test_two_pods_in_quick_succession_do_not_both_see_the_empty_node() -> None:
         assert cluster.reserved == {"three": "a"}
 
 
+def test_of_nodes_that_kube_scheduler_cannot_tell_apart_the_one_that_it_would_take_is_reserved() -> None:
+    """Its own plug-ins decide among the highest, and look at requests: the least allocated one, though another is a
+    little better before the score is rounded, and first by name."""
+    nodes = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in "abc"]
+    old = pod("old", node="a", containers=[{"requests": {"cpu": "3"}}], scheduled=NOW - 900)
+    cluster = table(nodes, [old], load({"a": {("CPU", "AVG"): 46.0}, "b": {("CPU", "AVG"): 45.0}, "c": {}}))
+    made = Served(cluster)
+    with made.live:
+        assert scores(made.post("prioritize", asking("a", "b", "c"))) == {"a": 9, "b": 9, "c": 0}
+        assert cluster.reserved == {"web": "b"}
+        cluster.set_pod(old, None, now=NOW)
+        made.post("prioritize", asking("b", "a"))
+        assert cluster.reserved == {"web": "a"}
+
+
+def test_where_few_nodes_are_known_all_score_alike() -> None:
+    """Those few would get all pods: the nodes of the API have not come yet, or it is another cluster."""
+    made = Served(a_cluster())
+    with made.live:
+        assert scores(made.post("prioritize", asking("warm", "x", "y"))) == {"warm": 0, "x": 0, "y": 0}
+        assert made.table.reserved == {}
+        assert scores(made.post("prioritize", asking("warm", "x"))) == {"warm": 9, "x": 0}
+
+
 @pytest.mark.parametrize("reserve", ["bind", "off"])
 def test_reservations_may_be_left_out(reserve: str) -> None:
     made = Served(a_cluster(), reserve=reserve)

@@ -102,7 +102,7 @@ def test_without_metrics_of_any_node_it_packs_by_allocation():
     scores = score(table(nodes, pods), asking, "a", "b")
     assert scores.steps["cpu allocated %"].tolist() == [12.5, 37.5]
     assert scores.values.tolist() == packing_scores(np.array([12.5, 37.5]), target=40.0).tolist()
-    assert "no node has metrics" in scores.reason(1)
+    assert "most nodes have no metrics" in scores.reason(1)
     assert "37.5 %" in scores.reason(1)
 
 
@@ -139,7 +139,7 @@ def test_pods_that_are_not_measured_yet_count_until_they_are():
 
 
 def test_memory_may_count_too():
-    """The lower of the two scores; a node that tells nothing of memory is judged by its CPU."""
+    """The lower of the two scores; a node that tells nothing of memory counts as the worst of those that do."""
     nodes = [node(name, {"cpu": "4", "memory": "10Gi"}) for name in "abc"]
     loads = load(
         {
@@ -149,7 +149,7 @@ def test_memory_may_count_too():
         }
     )
     scores = score(table(nodes, loads=loads), info(), resources=["cpu", "memory"])
-    assert scores.values.tolist() == [20.0, 20.0, 100.0]
+    assert scores.values.tolist() == [20.0, 20.0, 20.0]
     assert "memory is not known" in scores.reason(2)
 
 
@@ -171,7 +171,7 @@ def test_without_metrics_each_of_the_resources_is_packed_by_requests():
     pods = [pod("p", node="a", containers=[{"requests": {"memory": "4Gi"}}])]
     scores = score(table(nodes, pods), info(), resources=["memory"])
     assert scores.values.tolist() == [100.0, 40.0]
-    assert scores.reason(0) == "no node has metrics: packed by requests, 40.0 % of allocatable memory: 100"
+    assert scores.reason(0) == "most nodes have no metrics: packed by requests, 40.0 % of allocatable memory: 100"
     assert score(table(nodes, pods), info(), resources=["memory", "cpu"]).values.tolist() == [40.0, 40.0]
     only_cpu = load({"a": {("CPU", "AVG"): 10.0}})
     assert score(table(nodes, pods, only_cpu), info(), resources=["memory"]).inputs["fallback"] == "allocation"
