@@ -12,7 +12,7 @@ TYPED := $(wildcard watcher scorers agent migrations tests benchmarks scripts/re
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install dev serve test test-fast lint format types check bench soak kube real-parts clean
+.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak kube real-parts clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ dev: $(VENV)/.installed-dev ## the same, and what the tests and checks need
 
 serve: $(VENV)/.installed ## run the service on its embedded default; ARGS="--port 2021" hands it flags
 	$(BIN)/load-watcher serve $(ARGS)
+
+demo: $(VENV)/.installed ## the same over a simulated cluster, with the extender; ARGS="--nodes 100"
+	$(BIN)/load-watcher demo $(ARGS)
 
 test: $(VENV)/.installed-dev real-parts ## run all tests, the real Prometheus and its like included
 	$(PYTEST)

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 TIMEOUT_S = 30.0
+MOST_SHOWN = 40  # nodes, best first
 
 
 class AskError(Exception):
@@ -57,24 +58,44 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
         yield "[yellow]there is no load to go by[/]"
     else:
         yield escape(f"load from {load['source']}, {load['age_s']:.0f} s old")
-    table = Table("node", "score", "passes", box=None, pad_edge=False)
     nodes: Sequence[Mapping[str, Any]] = document["nodes"]
-    named = [f"{each['name']} ({each['point']})" for each in nodes[0]["plugins"]] if nodes else []
-    for name in named:
-        table.add_column(name)
-    for node in nodes:
-        told = [_short(each) for each in node["plugins"]]
-        table.add_row(escape(node["name"]), f"{node['score']:.1f}", "yes" if node["passes"] else "[red]no[/]", *told)
-    yield table
+    shown = nodes[:MOST_SHOWN]
+    yield _ranking(shown, now=document["time"])
+    if len(nodes) > len(shown):
+        yield f"and {len(nodes) - len(shown)} more nodes; --node NODE or -o json shows them"
     if unknown := document.get("unknown"):
         yield escape(f"not known to the scorers: {', '.join(unknown)}")
     if explained:
-        for node in nodes:
+        for node in shown:
             yield from _steps(node)
 
 
-def _short(plugin: Mapping[str, Any]) -> str:
-    return f"{plugin['score']:.0f}" if plugin["point"] == "score" else ("yes" if plugin["passes"] else "no")
+def _ranking(nodes: Sequence[Mapping[str, Any]], *, now: float) -> Table:
+    """One line a node: its score, the age of what is known of it, what each plug-in that scores gave, and why."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("node")
+    table.add_column("score", justify="right")
+    table.add_column("age", justify="right")
+    for each in _scoring(nodes[0]) if nodes else ():
+        table.add_column(escape(each["name"]), justify="right")
+    table.add_column("why")
+    for node in nodes:
+        score = f"{node['score']:.1f}" if node["passes"] else "[red]rejected[/]"
+        age = "-" if node["sampled"] is None else f"{max(0.0, now - node['sampled']):.0f} s"
+        parts = [_number(each["score"], form=".0f") for each in _scoring(node)]
+        table.add_row(escape(node["name"]), score, age, *parts, escape(_why(node)))
+    return table
+
+
+def _scoring(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [each for each in node["plugins"] if each["point"] == "score"]
+
+
+def _why(node: Mapping[str, Any]) -> str:
+    """What rejects the node; else what the plug-ins that score it say."""
+    rejecting = [each for each in node["plugins"] if each["point"] == "filter" and not each["passes"]]
+    deciding = rejecting or _scoring(node)
+    return "; ".join(each["reason"] if len(deciding) == 1 else f"{each['name']}: {each['reason']}" for each in deciding)
 
 
 def _steps(node: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -85,7 +106,12 @@ def _steps(node: Mapping[str, Any]) -> Iterator[RenderableType]:
             yield escape(f"    {name}: {_number(value)}")
 
 
-def _number(value: Any) -> str:
+def _number(value: Any, *, form: str = ".6g") -> str:
+    """A value of explain as people write it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_number(each)}" for name, each in value.items()) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:{form}}"
     return "not known" if value is None else str(value)

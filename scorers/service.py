@@ -64,6 +64,10 @@ class Scheduling:
         self._blind = ""
         self._podless = ""
 
+    def made(self) -> Made:
+        """What the service is to run of this."""
+        return Made(tuple(self.extender.routes()), (self.life,), (self.extender.telemetry,))
+
     @asynccontextmanager
     async def life(self, _app: web.Application) -> AsyncIterator[None]:
         """From the start of the service to its end."""
@@ -171,5 +175,4 @@ class SchedulerPart:
 
     def make(self, table: Mapping[str, Any], serving: Serving) -> Made:
         """Routes and life of the extender."""
-        scheduling = Scheduling(table, serving)
-        return Made(tuple(scheduling.extender.routes()), (scheduling.life,), (scheduling.extender.telemetry,))
+        return Scheduling(table, serving).made()

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +22,7 @@ from watcher import __version__
 if TYPE_CHECKING:
     from watcher.model import Window
     from watcher.parts import Part
+    from watcher.server import Sources
     from watcher.settings import Problem, Settings, SettingsError
     from watcher.store.database import Database
 
@@ -65,10 +67,11 @@ _STORE_URL = click.option("--store-url", metavar="URL", help="Database, like sql
 _SET = click.option(
     "--set", "assigned", multiple=True, metavar="KEY=VALUE", callback=_assignments, help="Any setting, by its key."
 )
-_OPTIONS = (
-    _CONFIG,
+_SOURCE_OPTIONS = (
     click.option("--provider", metavar="NAME", help="Source of samples, like host or prometheus."),
     click.option("--address", metavar="URL", help="Where the source is."),
+)
+_SERVICE_OPTIONS = (
     click.option("--interval", metavar="DURATION", help="How often samples are fetched."),
     click.option("--host", metavar="ADDRESS", help="Address to listen on."),
     click.option("--port", metavar="PORT", help="Port to listen on; 0 takes any free one."),
@@ -78,6 +81,7 @@ _OPTIONS = (
     click.option("-v", "--verbose", is_flag=True, help="The same as --log-level debug."),
     _SET,
 )
+_OPTIONS = (_CONFIG, *_SOURCE_OPTIONS, *_SERVICE_OPTIONS)
 _KEYS = {
     "provider": "provider.name",
     "address": "provider.address",
@@ -163,9 +167,16 @@ def _print_problems(error: SettingsError) -> None:
 @_with_options(*_OPTIONS)
 def serve(**given: Any) -> None:
     """Run the service until SIGTERM. SIGHUP makes it read its settings again."""
+    settings = _load_or_exit(given)
+    raise SystemExit(_run(settings, lambda: _load(given), parts=_parts(settings)))
+
+
+def _run(
+    settings: Settings, load: Callable[[], Settings], *, parts: Sequence[Part], sources: Sources | None = None
+) -> int:
+    """Serve with these settings until told to stop; the exit code. `load` reads them again."""
     from watcher.logs import setup_logging
 
-    settings = _load_or_exit(given)
     cluster = settings.cluster.name or ""
     setup_logging(settings.log, cluster=cluster)
     for notice in settings.notices:
@@ -174,11 +185,76 @@ def serve(**given: Any) -> None:
     from watcher import server
 
     def reload() -> Settings:
-        renewed = _load(given)
+        renewed = load()
         setup_logging(renewed.log, cluster=cluster)
         return renewed
 
-    raise SystemExit(server.run(settings, reload=reload, parts=_parts(settings)))
+    return server.run(settings, reload=reload, parts=parts, sources=sources or server.FROM_SETTINGS)
+
+
+def _finite(_context: click.Context, _parameter: click.Parameter, given: float) -> float:
+    """A number; click's ranges let NaN through."""
+    if given != given:
+        raise click.BadParameter("must be a number")
+    return given
+
+
+@main.command()
+@click.option(
+    "--nodes",
+    "count",
+    default=24,
+    show_default=True,
+    type=click.IntRange(1, 5000),
+    metavar="N",
+    help="How many nodes to simulate, 1 to 5000.",
+)
+@click.option(
+    "--speed",
+    default=24.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 1440.0),
+    callback=_finite,
+    metavar="X",
+    help="How many times as fast the day passes, 0.1 to 1440; times of samples stay true.",
+)
+@click.option("--seed", default=1, show_default=True, metavar="SEED", help="Another number, another cluster.")
+@_with_options(_CONFIG, *_SERVICE_OPTIONS)
+def demo(count: int, speed: float, seed: int, **given: Any) -> None:
+    """Run the service over a simulated cluster, extender and dashboard on, until SIGTERM.
+
+    Its nodes have a daily swing, bursts and faults to be found; pods arrive and are placed by the profile `default`,
+    or by yours. Nothing of it is real, nothing outside is asked, and what it stores is gone when it ends.
+    """
+    import tempfile
+    import time
+
+    from scorers.demo import DEFAULT_PROFILE, DemoPart
+    from watcher import demo
+    from watcher.fleet.cluster import SimulatedCluster
+    from watcher.providers.demo import DemoProvider
+    from watcher.server import Sources
+
+    with tempfile.TemporaryDirectory(prefix="load-watcher-demo-") as directory:
+
+        def of_demo(loaded: Settings) -> Settings:
+            adapted = demo.adapted(loaded, store=Path(directory) / "load-watcher.db")
+            return replace(adapted, parts={"scheduler": {"default": DEFAULT_PROFILE}, **adapted.parts})
+
+        settings = of_demo(_load_or_exit(given, beside=demo.FORCED))
+        cluster = SimulatedCluster(count, seed=seed, speed=speed, begun=time.time())
+        click.echo("\n  ".join(demo.told(cluster)))
+        sources = Sources(
+            provider=lambda renewed: DemoProvider(cluster, resolution=renewed.refresh.resolution),
+            directory=lambda _renewed: None,
+        )
+        code = _run(
+            settings,
+            lambda: of_demo(_load(given, beside=demo.FORCED)),
+            parts=(DemoPart(cluster),),
+            sources=sources,
+        )
+    raise SystemExit(code)
 
 
 def _url(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str:

@@ -58,11 +58,13 @@ class Serving(Protocol):
 @dataclass(frozen=True, slots=True)
 class Made:
     """A part at work: routes beside the watcher's, what runs from the start of the service to its end, and what it
-    tells of itself on /metrics. Collectors are asked at a scrape, in another thread than the event loop's."""
+    tells of itself on /metrics. Collectors are asked at a scrape, in another thread than the event loop's.
+    `on_listening` is told where the service can be asked ("http://127.0.0.1:2020"), once it can."""
 
     routes: tuple[Route, ...] = ()
     lives: tuple[Callable[[web.Application], AbstractAsyncContextManager[None]], ...] = field(default=())
     collectors: tuple[Collector, ...] = ()
+    on_listening: tuple[Callable[[str], None], ...] = ()
 
 
 class Part(Protocol):

@@ -46,9 +46,9 @@ from watcher.node_metrics import Capacity, NodeUsages, PodClass, measure
 from watcher.parts import Part
 from watcher.peers import Peers
 from watcher.pods import Pod, PublishedPods
-from watcher.providers.base import ProviderError, QueryPlan
+from watcher.providers.base import Provider, ProviderError, QueryPlan
 from watcher.publish import Published
-from watcher.refresh import TICK_SHARE, Clock, RefreshConfig, Refresher, SystemClock, TickStats
+from watcher.refresh import TICK_SHARE, Clock, Directory, RefreshConfig, Refresher, SystemClock, TickStats
 from watcher.settings import Settings, SettingsError
 from watcher.store import Store, StoreError, StoreStatus
 from watcher.telemetry import Telemetry, coverage
@@ -61,12 +61,30 @@ TICK_JOB = "tick"
 NEED_RESTART = ("cluster", "server", "store", "peers", "metrics", "parts")  # tables of the settings that are read once
 
 
-def run(settings: Settings, *, reload: Callable[[], Settings], parts: Sequence[Part] = ()) -> int:
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Who gives samples, and who knows the cluster that they are of: made from the settings at the start, and anew at a
+    reload that changes them."""
+
+    provider: Callable[[Settings], Provider] = providers.build
+    directory: Callable[[Settings], Directory | None] = directory.from_settings
+
+
+FROM_SETTINGS = Sources()
+
+
+def run(
+    settings: Settings,
+    *,
+    reload: Callable[[], Settings],
+    parts: Sequence[Part] = (),
+    sources: Sources = FROM_SETTINGS,
+) -> int:
     """Serve until told to stop; the exit code. `reload` reads the settings again (SettingsError if they are bad);
     `parts` are those of other packages, of which each that the settings have is served too."""
     share_one_heap()
     try:
-        return asyncio.run(serve(settings, reload=reload, parts=parts))
+        return asyncio.run(serve(settings, reload=reload, parts=parts, sources=sources))
     except (StoreError, ProviderError) as error:
         print(f"load-watcher: {error}" + (f"\n  {error.hint}" if error.hint else ""), file=sys.stderr)
     except ssl.SSLError as error:
@@ -77,9 +95,15 @@ def run(settings: Settings, *, reload: Callable[[], Settings], parts: Sequence[P
     return 1
 
 
-async def serve(settings: Settings, *, reload: Callable[[], Settings], parts: Sequence[Part] = ()) -> int:
+async def serve(
+    settings: Settings,
+    *,
+    reload: Callable[[], Settings],
+    parts: Sequence[Part] = (),
+    sources: Sources = FROM_SETTINGS,
+) -> int:
     """Start everything, wait for a signal, stop everything."""
-    watcher = Watcher(settings, parts=parts)
+    watcher = Watcher(settings, parts=parts, sources=sources)
     runner = Runner(watcher.app, shutdown_timeout=SHUTDOWN_S)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -90,7 +114,9 @@ async def serve(settings: Settings, *, reload: Callable[[], Settings], parts: Se
         await runner.setup()
         site = web.TCPSite(runner, settings.server.host, settings.server.port, ssl_context=tls_of(settings))
         await site.start()
-        print(f"load-watcher listens on {_address(runner, settings)}", flush=True)
+        addresses = _addresses(runner, settings)
+        print(f"load-watcher listens on {', '.join(addresses)}", flush=True)
+        watcher.listening(addresses[0])
         gc.freeze()  # what was loaded so far lives for ever: collections need not walk it
         await stop.wait()
         log.info("stopping")
@@ -111,10 +137,10 @@ def _why_not(error: OSError, settings: Settings) -> str:
     return f"{settings.server.host}:{settings.server.port}: {reason}\n  {cure}"
 
 
-def _address(runner: web.AppRunner, settings: Settings) -> str:
+def _addresses(runner: web.AppRunner, settings: Settings) -> list[str]:
     scheme = "https" if settings.server.tls_cert else "http"
     addresses = [address[:2] for address in runner.addresses]
-    return ", ".join(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in addresses)
+    return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in addresses]
 
 
 def tls_of(settings: Settings) -> ssl.SSLContext | None:
@@ -226,8 +252,16 @@ class Every(BaseTrigger):  # type: ignore[misc]  # the library has no types
 class Watcher:
     """The running service: its settings, its parts, and what the HTTP API asks of it (`service.Service`)."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None, parts: Sequence[Part] = ()) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        parts: Sequence[Part] = (),
+        sources: Sources = FROM_SETTINGS,
+    ) -> None:
         self.settings = settings
+        self._sources = sources
         self._clock = clock or SystemClock()
         metrics = settings.metrics
         view = View(
@@ -271,6 +305,12 @@ class Watcher:
         self.app.cleanup_ctx.extend(life for each in made for life in each.lives)
         for collector in (collector for each in made for collector in each.collectors):
             self.telemetry.add(collector)
+        self._on_listening = [told for each in made for told in each.on_listening]
+
+    def listening(self, address: str) -> None:
+        """The service can be asked there now."""
+        for told in self._on_listening:
+            told(address)
 
     # --- what the API asks (service.Service) -------------------------------------------------------------------------
 
@@ -583,10 +623,10 @@ class Watcher:
 
     def _make_refresher(self, settings: Settings) -> Refresher:
         return Refresher(
-            provider=providers.build(settings),
+            provider=self._sources.provider(settings),
             config=refresh_config(settings),
             store=self._store,
-            directory=directory.from_settings(settings),
+            directory=self._sources.directory(settings),
             clock=self._clock,
             observe=self.telemetry.observe_refresh,
         )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from scorers.asking import MOST_SHOWN, as_tables
 from scorers.extender import Extender
 from scorers.manifest import WHERE, read_pod
 from scorers.profiles import PluginSettings, ProfileSettings
@@ -51,13 +52,26 @@ def score(live: Live, *arguments: str, manifest: str = POD) -> Result:
 
 
 def test_nodes_are_ranked_as_a_table(live: Live) -> None:
-    """Best first, with what each plug-in says."""
+    """Best first, with how old its load is, and why it got its score or is rejected."""
     result = score(live)
     assert result.exit_code == 0, result.output
-    lines = [line.split() for line in result.stdout.splitlines()]
-    assert lines[0] == ["load", "from", "Test,", "7", "s", "old"]
-    assert lines[2] == ["a", "100.0", "yes", "yes", "100"]
-    assert lines[3] == ["b", "0.0", "no", "no", "0"]
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines == [
+        "load from Test, 7 s old",
+        "node score age TargetLoadPacking why",
+        "a 100.0 7 s 100 cpu would be at 40.0 %, 0.0 below the target: 100",
+        "b rejected 7 s 0 node(s) cpu load with the pod is above the threshold",
+    ]
+
+
+def test_a_long_ranking_ends_where_nobody_reads_on() -> None:
+    """The best of them; the others are counted."""
+    names = [f"n{number:02}" for number in range(MOST_SHOWN + 2)]
+    told: list[Any] = [{"name": name, "score": 1.0, "passes": True, "sampled": None, "plugins": []} for name in names]
+    lines = list(as_tables({"load": None, "time": NOW, "nodes": told}, explained=True))
+    assert "and 2 more nodes; --node NODE or -o json shows them" in lines
+    assert f"\n[bold]{names[MOST_SHOWN - 1]}[/]" in lines
+    assert f"\n[bold]{names[MOST_SHOWN]}[/]" not in lines
 
 
 def test_every_number_is_explained(live: Live) -> None:
@@ -66,6 +80,8 @@ def test_every_number_is_explained(live: Live) -> None:
     assert "not known to the scorers: nobody" in result.stdout
     assert "TargetLoadPacking: cpu would be at 40.0 %, 0.0 below the target: 100" in result.stdout
     assert "cpu load %: 15" in result.stdout
+    assert "podDemand: cpu 1000" in result.stdout
+    assert "failOpen: yes" in result.stdout
     assert "\nb" not in result.stdout
 
 

@@ -1,0 +1,238 @@
+"""Who is where in a simulated cluster: pods arrive, wait for a node, run, and end.
+
+Who decides where they run is somebody else, who takes the pods that wait and binds them. One writer, the event loop;
+what is handed out (`running`, `pods`) is replaced and never changed, so that a thread may go on reading it.
+
+No I/O, no clock: `now` (unix seconds) is passed in.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from watcher.fleet import faults, objects
+from watcher.fleet.load import Fleet, Pattern, Running, fleet, pod_cores, pod_memory, running
+from watcher.fleet.machines import Machine, machines
+from watcher.fleet.noise import key_of
+from watcher.fleet.workloads import JOBS, MIB, Instance, first_placement, instance
+from watcher.kube import KubeConflict, KubeNotFound, Node, Pod
+from watcher.pods import PodUsage
+
+I64 = npt.NDArray[np.int64]
+
+REMEMBERED_S = 3_600.0  # for which pods that ended are known to the load: sources are asked for the past
+KEPT_S = 60.0  # for which a pod stands there after its work, as Jobs with a ttlSecondsAfterFinished have it
+UPTIME_S = 9 * 86_400.0  # at most, of the pods of the start
+JOB_SHARE = 0.6  # of arrivals; the others come in the place of a service's pod
+SHORTEST_JOB_S, LONGEST_JOB_S = 120.0, 600.0
+MOST_WAITING = 25  # a full cluster gets no more
+FEWEST_A_MINUTE, MOST_A_MINUTE = 2.0, 60.0
+NODES_AN_ARRIVAL = 5  # and minute
+
+OnPod = Callable[[str, Pod | None, Pod | None], None]
+
+
+@dataclass(slots=True)
+class _There:
+    """A pod that is there; `row` is that of its node, None while it waits for one."""
+
+    of: Instance
+    pod: Pod
+    row: int | None = None
+
+
+class SimulatedCluster:
+    """A cluster of so many nodes, seen from unix time `begun` on; the same for the same seed."""
+
+    def __init__(self, nodes: int, *, seed: int, speed: float, begun: float) -> None:
+        self.seed = seed
+        self.begun = begun
+        self._machines = machines(nodes, seed=seed)
+        names = [machine.name for machine in self._machines]
+        self._row = {name: row for row, name in enumerate(names)}
+        self.fleet: Fleet = fleet(
+            self._machines,
+            faults=faults.choose(names, seed=seed, begun=begun),
+            pattern=Pattern(begun, speed),
+        )
+        self.nodes: dict[str, Node] = {
+            machine.name: objects.node_object(machine, created=begun - UPTIME_S) for machine in self._machines
+        }
+        self._there: dict[str, _There] = {}
+        self._waiting: dict[str, None] = {}  # pods without a node, in the order in which they came
+        self._services: list[str] = []  # pods that may be replaced; in no order
+        self._endings: list[tuple[float, str]] = []  # a heap: when jobs end, and when they are removed
+        self._on_pod: list[OnPod] = []
+        self._arrivals = 0
+        self._next_arrival = begun
+        self._free = np.array(
+            [[machine.allocatable_milli, machine.allocatable_bytes, objects.MOST_PODS] for machine in self._machines],
+            dtype=np.int64,
+        )
+        self.running: Running = self._settle()
+
+    def _settle(self) -> Running:
+        """The pods that were there before anybody looked."""
+        placed = list(first_placement(self._machines, seed=self.seed))
+        begins = [self.begun - 1_800.0 - (UPTIME_S - 1_800.0) * (each.key % 1000) / 1000.0 for each, _ in placed]
+        for (each, row), begin in zip(placed, begins, strict=True):
+            waiting = objects.pending_pod(each, created=begin)
+            pod = objects.bound_pod(waiting, self.fleet.names[row], at=begin)
+            self._there[each.full_name] = _There(each, pod, row)
+            self._take(each, row)
+            if each.workload.owner == "ReplicaSet":
+                self._services.append(each.full_name)
+        return running(placed, begin=begins)
+
+    # --- what others look at -----------------------------------------------------------------------------------------
+
+    @property
+    def machines(self) -> tuple[Machine, ...]:
+        """The nodes' machines, in the order of their names."""
+        return self._machines
+
+    def pod(self, key: str) -> Pod | None:
+        """The pod NAMESPACE/NAME."""
+        there = self._there.get(key)
+        return None if there is None else there.pod
+
+    def pods(self) -> tuple[str, ...]:
+        """NAMESPACE/NAME of all that are there."""
+        return tuple(self._there)
+
+    def waiting(self) -> tuple[Pod, ...]:
+        """The pods that wait for a node, in the order in which they came."""
+        return tuple(self._there[key].pod for key in self._waiting)
+
+    def fitting(self, pod: str) -> tuple[str, ...]:
+        """The nodes that have what a pod asks for, as kube-scheduler's NodeResourcesFit finds them."""
+        asked = _asked(self._there[pod].of)
+        return tuple(self.fleet.names[row] for row in np.flatnonzero((self._free >= asked).all(axis=1)).tolist())
+
+    def present(self) -> list[tuple[Instance, Pod]]:
+        """The pods that run."""
+        return [(each.of, each.pod) for each in self._there.values() if each.pod.status.phase == "Running"]
+
+    def usage(self, present: Sequence[tuple[Instance, Pod]], now: float) -> PodUsage:
+        """What these pods use. Reads nothing that changes, so that a thread may ask."""
+        pods = running([(each, self._row[pod.spec.node_name]) for each, pod in present], begin=-np.inf)
+        time = np.full(len(self.fleet.names), now)
+        return PodUsage(
+            tuple((each.workload.namespace, each.name) for each, _ in present),
+            tuple(pod.spec.node_name for _, pod in present),
+            np.full(len(present), now),
+            pod_cores(self.fleet, pods, time),
+            pod_memory(pods, time[pods.row], self.fleet.pattern),
+        )
+
+    def follow(self, on_pod: OnPod) -> None:
+        """Tell of each pod that comes, changes or goes, from now on: its NAMESPACE/NAME, what was and what is there."""
+        self._on_pod.append(on_pod)
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def bind(self, key: str, *, node: str, uid: str, now: float) -> None:
+        """Let a pod that waits run on a node. Raises KubeNotFound where there is no such pod or node, KubeConflict
+        where it is another pod or has a node already."""
+        there = self._there.get(key)
+        if there is None:
+            raise KubeNotFound(f"there is no pod {key}")
+        if node not in self._row:
+            raise KubeNotFound(f"there is no node {node}")
+        if uid != there.of.uid:
+            raise KubeConflict(f"the pod {key} has another uid now, {there.of.uid}")
+        if there.row is not None:
+            raise KubeConflict(f"the pod {key} is on {there.pod.spec.node_name} already")
+        del self._waiting[key]
+        there.row = self._row[node]
+        self._take(there.of, there.row)
+        if there.of.workload.owner == "Job":
+            lasts = SHORTEST_JOB_S + (LONGEST_JOB_S - SHORTEST_JOB_S) * _chance(there.of.key, "lasts")
+            heapq.heappush(self._endings, (now + lasts, key))
+        else:
+            self._services.append(key)
+        self.running = self.running.with_more(running([(there.of, there.row)], begin=now))
+        self._change(key, objects.bound_pod(there.pod, node, at=now))
+
+    def advance(self, now: float) -> None:
+        """All that happens until now: jobs end, pods that ended go, others arrive."""
+        while self._endings and self._endings[0][0] <= now:
+            at, key = heapq.heappop(self._endings)
+            there = self._there[key]
+            if there.pod.status.phase == "Running":
+                self._end(there, at=at)
+                self._change(key, objects.ended_pod(there.pod))
+                heapq.heappush(self._endings, (at + KEPT_S, key))
+            else:
+                self._drop(key)
+        while self._next_arrival <= now:
+            self._arrive(self._next_arrival)
+        if (long_gone := self.running.end < now - REMEMBERED_S).any():
+            self.running = self.running.where(~long_gone)
+
+    def _arrive(self, now: float) -> None:
+        """One arrival, and when the next one is."""
+        number, self._arrivals = self._arrivals, self._arrivals + 1
+        chance = key_of(self.seed, "arrival", number)
+        a_minute = min(max(len(self.nodes) / NODES_AN_ARRIVAL, FEWEST_A_MINUTE), MOST_A_MINUTE)
+        self._next_arrival = now - math.log1p(-_chance(chance, "gap")) * 60.0 / a_minute
+        if len(self._waiting) >= MOST_WAITING:
+            return
+        if _chance(chance, "kind") < JOB_SHARE or not self._services:
+            self._come(instance(JOBS[chance % len(JOBS)], number, seed=self.seed), now)
+        else:
+            self._roll(chance, number, now)
+
+    def _roll(self, chance: int, number: int, now: float) -> None:
+        """A pod of a service is replaced by a new one."""
+        place = chance % len(self._services)
+        key = self._services[place]
+        self._services[place] = self._services[-1]
+        self._services.pop()
+        there = self._there[key]
+        self._end(there, at=now)
+        self._drop(key)
+        self._come(instance(there.of.workload, 1_000_000 + number, seed=self.seed), now)
+
+    def _come(self, each: Instance, now: float) -> None:
+        pod = objects.pending_pod(each, created=now)
+        self._there[each.full_name] = _There(each, pod)
+        self._waiting[each.full_name] = None
+        self._tell(each.full_name, None, pod)
+
+    def _end(self, there: _There, *, at: float) -> None:
+        """A pod uses nothing from then on, and what it asked for is free."""
+        assert there.row is not None  # only who runs can end
+        self.running = self.running.ended(there.of.key, at)
+        self._free[there.row] += _asked(there.of)
+
+    def _drop(self, key: str) -> None:
+        gone = self._there.pop(key)
+        self._tell(key, gone.pod, None)
+
+    def _change(self, key: str, pod: Pod) -> None:
+        there = self._there[key]
+        old, there.pod = there.pod, pod
+        self._tell(key, old, pod)
+
+    def _tell(self, key: str, old: Pod | None, new: Pod | None) -> None:
+        for on_pod in self._on_pod:
+            on_pod(key, old, new)
+
+    def _take(self, each: Instance, row: int) -> None:
+        self._free[row] -= _asked(each)
+
+
+def _asked(each: Instance) -> I64:
+    """What it takes of a node: thousandths of a core, bytes, a place."""
+    return np.array([each.workload.milli, each.workload.mib * MIB, 1], dtype=np.int64)
+
+
+def _chance(key: int, what: str) -> float:
+    return key_of(key, what) / 2.0**64

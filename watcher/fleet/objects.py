@@ -1,0 +1,89 @@
+"""Simulated nodes and pods as Kubernetes has them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from watcher.fleet.machines import REGION, Machine
+from watcher.fleet.workloads import PRIORITIES, Instance, Workload
+from watcher.kube import Node, Pod
+from watcher.kube.objects import (
+    Condition,
+    Container,
+    NodeAddress,
+    NodeStatus,
+    ObjectMetadata,
+    Owner,
+    PodSpec,
+    PodStatus,
+    Quantities,
+    Resources,
+)
+
+MOST_PODS = 110
+
+
+def node_object(machine: Machine, *, created: float) -> Node:
+    """The node of a machine that has been there since then (unix seconds)."""
+    labels = {
+        "kubernetes.io/hostname": machine.name,
+        "node.kubernetes.io/instance-type": machine.pool.instance,
+        "topology.kubernetes.io/zone": f"{REGION}{machine.zone}",
+        "pool": machine.pool.name,
+    }
+    status = NodeStatus(
+        capacity={"cpu": str(machine.pool.cores), "memory": f"{machine.pool.memory_gib}Gi", "pods": str(MOST_PODS)},
+        allocatable={
+            "cpu": f"{machine.allocatable_milli}m",
+            "memory": f"{machine.allocatable_bytes // 1024}Ki",
+            "pods": str(MOST_PODS),
+        },
+        addresses=(NodeAddress("InternalIP", machine.address), NodeAddress("Hostname", machine.name)),
+        conditions=(Condition("Ready", "True", _moment(created)),),
+    )
+    metadata = ObjectMetadata(name=machine.name, uid=machine.name, labels=labels, creation_timestamp=_moment(created))
+    return Node(metadata=metadata, status=status)
+
+
+def pending_pod(each: Instance, *, created: float) -> Pod:
+    """The pod as it waits for a node, since then (unix seconds)."""
+    workload = each.workload
+    metadata = ObjectMetadata(
+        name=each.name,
+        namespace=workload.namespace,
+        uid=each.uid,
+        labels={"app": workload.name},
+        owner_references=(Owner(workload.owner, each.owner_name),),
+        creation_timestamp=_moment(created),
+    )
+    spec = PodSpec(
+        priority=PRIORITIES[workload.priority],
+        priority_class_name=workload.priority,
+        containers=(Container(workload.name, _resources(workload)),),
+    )
+    return Pod(metadata, spec, PodStatus("Pending"))
+
+
+def _resources(workload: Workload) -> Resources:
+    limits: Quantities = {
+        **({"cpu": f"{workload.limit_milli}m"} if workload.limit_milli else {}),
+        **({"memory": f"{workload.limit_mib}Mi"} if workload.limit_mib else {}),
+    }
+    return Resources({"cpu": f"{workload.milli}m", "memory": f"{workload.mib}Mi"}, limits)
+
+
+def bound_pod(pod: Pod, node: str, *, at: float) -> Pod:
+    """The pod as it runs on a node, since then (unix seconds)."""
+    moment = _moment(at)
+    conditions = tuple(Condition(kind, "True", moment) for kind in ("PodScheduled", "Initialized", "Ready"))
+    spec = PodSpec(node, pod.spec.priority, pod.spec.priority_class_name, pod.spec.containers)
+    return Pod(pod.metadata, spec, PodStatus("Running", start_time=moment, conditions=conditions))
+
+
+def ended_pod(pod: Pod) -> Pod:
+    """The pod after it did its work."""
+    return Pod(pod.metadata, pod.spec, PodStatus("Succeeded", "", pod.status.start_time, pod.status.conditions))
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(int(at), UTC)
