@@ -1,0 +1,1 @@
+"""The resource plug-ins of our own: CPUs, memory and network cards."""

@@ -1,0 +1,337 @@
+"""CPUs: two pools that change with the load, and CPUs of their own for pods of exclusive roles (seed 002, Examples 1 to
+3; reference/qrm.md §5.3).
+
+Every CPU is reserved, or exclusively somebody's, or in a pool. The pools are worked out from what is left whenever
+that changes, so they cannot drift from it.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from agent.qrm import cpuset
+from agent.qrm.allocation import CPUSET_CPUS, AllocationInfo, WireHints, wire_hints
+from agent.qrm.calculator import take_by_numa_balance, take_by_topology
+from agent.qrm.cpuset import NONE, CpuSet
+from agent.qrm.machine import Machine
+from agent.qrm.plugins.numa import open_to, sets_that_hold, smallest_preferred
+from agent.qrm.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_own
+from agent.qrm.roles import OFFLINE, ONLINE, RoleTable
+from agent.qrm.topology import Hint
+
+NO_HINTS = "no available cpu hints"
+
+
+class CpuRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One container that has CPUs: of a pool, its own (`cpus`), or those of its pod's main container (`sidecar`)."""
+
+    pod_uid: str
+    container_name: str
+    pod_role: str
+    request: int
+    pod_namespace: str = ""
+    pod_name: str = ""
+    container_type: int = ContainerType.MAIN
+    container_index: int = 0
+    pool: str = ""
+    cpus: str = ""
+    sidecar: bool = False
+
+    @property
+    def exclusive(self) -> CpuSet:
+        """CPUs that nobody else has."""
+        return cpuset.parse(self.cpus)
+
+
+class CpuDocument(msgspec.Struct, frozen=True):
+    """What is kept of the plug-in: the records are the truth, `machineState` is for readers and is compared when it is
+    loaded."""
+
+    machineState: dict[str, dict[str, str]]  # noqa: N815 - the seed's name
+    online: int
+    pods: dict[str, dict[str, CpuRecord]]
+    policyName: str = "role-pools"  # noqa: N815 - the seed's name
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSettings:
+    """CPUs: `reserved` belongs to the system, the others are the least of each pool."""
+
+    reserved: CpuSet = NONE
+    min_online: int = 4
+    min_offline: int = 4
+
+
+class CpuPlugin:
+    """The CPUs of a machine, and who has them."""
+
+    name = "qrm_cpu_plugin"
+    resource = CPU
+    aligned = True
+    reconciled = True
+
+    def __init__(self, machine: Machine, roles: RoleTable, settings: CpuSettings) -> None:
+        strange = settings.reserved - machine.all
+        if strange:
+            raise ValueError(f"reserved CPUs {cpuset.text(strange)} are not on this machine, or offline")
+        self.machine = machine
+        self.roles = roles
+        self.settings = settings
+        self._records: dict[tuple[str, str], CpuRecord] = {}
+        usable = len(machine.all - settings.reserved)
+        if not usable:
+            raise ValueError("all CPUs of this machine are reserved: pods need one at least")
+        # A small machine has pools of half each; one CPU is both pools'.
+        self.least_online = min(settings.min_online, usable // 2)
+        self.least_offline = min(max(settings.min_offline, len(machine.nodes)), usable // 2)
+        self.online = usable - self.least_offline
+        """The size that the pool `online` is to have while there is room for it."""
+
+    # --- what the manager asks -----------------------------------------------------------------------------------
+
+    def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
+        """NUMA nodes for a pod of an exclusive role, empty where none will do; None for all others."""
+        if request.container_type == ContainerType.INIT or not self.roles.is_exclusive(request.pod_role):
+            return None
+        if (kept := self._kept(request)) is not None:
+            return self._hints_of(kept)
+        if request.container_type == ContainerType.SIDECAR:
+            main = self._main_of(request.pod_uid)
+            return None if main is None else self._hints_of(main)
+        needed = whole_own(request)
+        others = self._without(request)
+        if not self._room_for(needed, others):
+            return ()
+        free = self._open_nodes(request.pod_role, others)
+        largest = max(len(cpus - self.settings.reserved) for cpus in self.machine.nodes.values())
+        fewest = -(-needed // max(largest, 1))
+        most = 1 if fewest <= 1 else len(self.machine.nodes)
+        return smallest_preferred(sets_that_hold(needed, free, fewest=max(fewest, 1), most=most))
+
+    def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
+        """What the container gets; None for an init container, which gets nothing. The same again for a container that
+        has as much as it asks for. Raises CannotAllocate, and then the container has nothing."""
+        if request.container_type == ContainerType.INIT:
+            return None
+        kept = self._kept(request)
+        if kept is None:
+            self._records.pop((request.pod_uid, request.container_name), None)
+            kept = self._new_record(request)
+            self._records[request.pod_uid, request.container_name] = kept
+        return self._info(kept)
+
+    def remove(self, pod_uid: str) -> None:
+        """A pod has gone; what it had is free."""
+        for key in [key for key in self._records if key[0] == pod_uid]:
+            del self._records[key]
+
+    def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
+        """By pod and container, as they are now: pools may have changed since they were asked for."""
+        found: dict[str, dict[str, AllocationInfo]] = {}
+        for (pod, container), record in sorted(self._records.items()):
+            found.setdefault(pod, {})[container] = self._info(record)
+        return found
+
+    def resize(self, online: int) -> None:
+        """The pool `online` is to have so many CPUs, as far as both pools keep their least."""
+        usable = len(self.machine.all - self.settings.reserved)
+        self.online = min(max(online, self.least_online), usable - self.least_offline)
+
+    # --- for readers ---------------------------------------------------------------------------------------------
+
+    @property
+    def pools(self) -> dict[str, CpuSet]:
+        """The CPUs of each pool; disjoint, but on a machine with one CPU for both."""
+        return self._pools_without(self._exclusive())
+
+    def machine_state(self) -> dict[str, dict[str, str]]:
+        """By NUMA node, as the seed prints it: what is reserved, what is somebody's own, and the rest."""
+        taken = self._exclusive()
+        return {
+            str(node): {
+                "reserved_cpuset": cpuset.text(cpus & self.settings.reserved),
+                "allocated_cpuset": cpuset.text(cpus & taken),
+                "default_cpuset": cpuset.text(cpus - self.settings.reserved - taken),
+            }
+            for node, cpus in self.machine.nodes.items()
+        }
+
+    def by_node(self, pod_uid: str, container_name: str) -> dict[int, float]:
+        """How many CPUs a container has on each NUMA node; empty for one that is not known, a sidecar has none."""
+        record = self._records.get((pod_uid, container_name))
+        if record is None or record.sidecar:
+            return {}
+        cpus = self._cpus_of(record)
+        return {node: float(len(cpus & own)) for node, own in self.machine.nodes.items() if cpus & own}
+
+    def allocatable_by_node(self) -> dict[int, float]:
+        """How many CPUs pods may have on each NUMA node."""
+        return {node: float(len(cpus - self.settings.reserved)) for node, cpus in self.machine.nodes.items()}
+
+    def capacity_by_node(self) -> dict[int, float]:
+        """How many CPUs each NUMA node has."""
+        return {node: float(len(cpus)) for node, cpus in self.machine.nodes.items()}
+
+    # --- on disk -------------------------------------------------------------------------------------------------
+
+    def document(self) -> dict[str, Any]:
+        """All that is to be kept."""
+        pods: dict[str, dict[str, CpuRecord]] = {}
+        for (pod, container), record in sorted(self._records.items()):
+            pods.setdefault(pod, {})[container] = record
+        plain: dict[str, Any] = msgspec.to_builtins(CpuDocument(self.machine_state(), self.online, pods))
+        return plain
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """Take over what `document` gave. Raises ValueError for what is none, for CPUs that this machine has not or
+        that two containers have, and for a machine state that does not follow from the records; then nothing of it
+        is taken over."""
+        try:
+            read = msgspec.convert(document, CpuDocument)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"it is no state of CPUs: {error}") from None
+        before = self._records, self.online
+        self._records = {(r.pod_uid, r.container_name): r for pod in read.pods.values() for r in pod.values()}
+        self.resize(read.online)
+        try:
+            self._check(read)
+        except ValueError:
+            self._records, self.online = before
+            raise
+
+    def _check(self, read: CpuDocument) -> None:
+        taken: set[int] = set()
+        for record in self._records.values():
+            own = record.exclusive
+            if own & taken:
+                raise ValueError(f"the CPUs {cpuset.text(own & taken)} are two containers' own")
+            taken |= own
+        strange = taken - (self.machine.all - self.settings.reserved)
+        if strange:
+            raise ValueError(f"the CPUs {cpuset.text(strange)} are given away, and reserved, offline or not there")
+        if read.machineState != self.machine_state():
+            raise ValueError("its machineState does not follow from its pods on this machine")
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _kept(self, request: ResourceRequest) -> CpuRecord | None:
+        """What the container has already, if that is of the same kind and as much as it asks for."""
+        record = self._records.get((request.pod_uid, request.container_name))
+        if record is None or record.request < whole(request):
+            return None
+        sidecar = self._is_sidecar(request)
+        pool = "" if sidecar or self.roles.is_exclusive(request.pod_role) else self.roles.class_of(request.pod_role)
+        return record if (record.pool, record.sidecar) == (pool, sidecar) else None
+
+    def _is_sidecar(self, request: ResourceRequest) -> bool:
+        return request.container_type == ContainerType.SIDECAR and self.roles.is_exclusive(request.pod_role)
+
+    def _main_of(self, pod_uid: str) -> CpuRecord | None:
+        return next((r for key, r in sorted(self._records.items()) if key[0] == pod_uid and r.cpus), None)
+
+    def _without(self, request: ResourceRequest) -> list[CpuRecord]:
+        """All records but the container's own, which it gives up for what it asks for now."""
+        own = (request.pod_uid, request.container_name)
+        return [record for key, record in self._records.items() if key != own]
+
+    def _new_record(self, request: ResourceRequest) -> CpuRecord:
+        sidecar = self._is_sidecar(request)
+        exclusive = self.roles.is_exclusive(request.pod_role) and not sidecar
+        cpus = self._take(request) if exclusive else NONE
+        return CpuRecord(
+            pod_uid=request.pod_uid,
+            container_name=request.container_name,
+            pod_role=request.pod_role,
+            request=whole(request),
+            pod_namespace=request.pod_namespace,
+            pod_name=request.pod_name,
+            container_type=request.container_type,
+            container_index=request.container_index,
+            pool="" if exclusive or sidecar else self.roles.class_of(request.pod_role),
+            cpus=cpuset.text(cpus),
+            sidecar=sidecar,
+        )
+
+    def _take(self, request: ResourceRequest) -> CpuSet:
+        """CPUs of its own for a container: on the nodes of the hint, or the best that it would have been offered."""
+        nodes = request.nodes
+        if not nodes:
+            offered = self.hints(request)
+            if not offered:
+                raise CannotAllocate(NO_HINTS)
+            nodes = offered[0].nodes or NONE
+        needed = whole_own(request)
+        others = list(self._records.values())
+        free = self._open_nodes(request.pod_role, others)
+        closed = sorted(nodes - free.keys())
+        if closed:
+            raise CannotAllocate(f"{NO_HINTS}: pods of another role have CPUs of NUMA node {closed[0]}")
+        if sum(free[node] for node in nodes) < needed:
+            raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs are not free on NUMA nodes {cpuset.text(nodes)}")
+        if not self._room_for(needed, others):
+            raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs would leave the pools less than their least")
+        available = self.machine.on(nodes) - self.settings.reserved - self._exclusive()
+        taken = NONE
+        for node in sorted(nodes):
+            own = available & self.machine.nodes[node]
+            taken |= take_by_topology(self.machine, own, min(needed - len(taken), len(own)), align_l3=True)
+        return taken
+
+    def _exclusive(self, records: Iterable[CpuRecord] | None = None) -> CpuSet:
+        chosen = self._records.values() if records is None else records
+        return NONE.union(*(record.exclusive for record in chosen))
+
+    def _open_nodes(self, role: str, records: Iterable[CpuRecord]) -> dict[int, int]:
+        """The nodes that a role may have CPUs of, and how many are free there."""
+        records = list(records)
+        taken = self._exclusive(records)
+        roles = {
+            node: frozenset(r.pod_role for r in records if r.exclusive & cpus)
+            for node, cpus in self.machine.nodes.items()
+        }
+        return {
+            node: len(self.machine.nodes[node] - self.settings.reserved - taken) for node in open_to(role, roles)
+        }
+
+    def _room_for(self, needed: int, records: Iterable[CpuRecord]) -> bool:
+        """Whether the pools keep their least beside so many CPUs more that are somebody's own."""
+        left = len(self.machine.all - self.settings.reserved - self._exclusive(records)) - needed
+        return left >= max(self.least_online + self.least_offline, 1)
+
+    def _pools_without(self, taken: CpuSet) -> dict[str, CpuSet]:
+        left = self.machine.all - self.settings.reserved - taken
+        size = min(self.online, len(left) - self.least_offline)
+        if size < 1 or size == len(left):
+            return {ONLINE: left, OFFLINE: left}
+        online, offline = take_by_numa_balance(self.machine, left, size)
+        return {ONLINE: online, OFFLINE: offline}
+
+    def _cpus_of(self, record: CpuRecord) -> CpuSet:
+        if record.pool:
+            return self.pools[record.pool]
+        if record.sidecar:
+            main = self._main_of(record.pod_uid)
+            return self.pools[ONLINE] if main is None else main.exclusive
+        return record.exclusive
+
+    def _hints_of(self, record: CpuRecord) -> tuple[Hint, ...]:
+        """The nodes of what a container has of its own."""
+        cpus = self._cpus_of(record)
+        nodes = frozenset(node for node, own in self.machine.nodes.items() if own & cpus)
+        return (Hint(nodes, preferred=True),)
+
+    def _info(self, record: CpuRecord) -> AllocationInfo:
+        cpus = self._cpus_of(record)
+        return AllocationInfo(
+            CPUSET_CPUS,
+            is_scalar_resource=True,
+            allocated_quantity=0.0 if record.sidecar else float(len(cpus)),
+            allocation_result=cpuset.text(cpus),
+            resource_hints=WireHints() if record.pool or record.sidecar else wire_hints(self._hints_of(record)),
+        )

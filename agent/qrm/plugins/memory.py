@@ -1,0 +1,244 @@
+"""Memory: the NUMA nodes whose memory a container may use, and for pods of exclusive roles how much of which (seed 002,
+Examples 2 and 3; reference/qrm.md §5.4).
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from agent.qrm import cpuset
+from agent.qrm.allocation import CPUSET_MEMS, AllocationInfo, WireHints, wire_hints
+from agent.qrm.machine import Machine
+from agent.qrm.plugins.numa import open_to, sets_that_hold
+from agent.qrm.request import MEMORY, CannotAllocate, ContainerType, ResourceRequest, nodes_for_memory, whole, whole_own
+from agent.qrm.roles import RoleTable
+from agent.qrm.topology import Hint
+
+NO_HINTS = "no available memory hints"
+NOT_MET = "results can't meet memory request"
+
+
+class MemoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One container: bytes by NUMA node where it has memory of its own, else none."""
+
+    pod_uid: str
+    container_name: str
+    pod_role: str
+    request: int
+    pod_namespace: str = ""
+    pod_name: str = ""
+    container_type: int = ContainerType.MAIN
+    container_index: int = 0
+    numa: dict[int, int] = {}
+
+
+class MemoryDocument(msgspec.Struct, frozen=True):
+    """What is kept of the plug-in; `machineState` is for readers and is compared when it is loaded."""
+
+    machineState: dict[str, dict[str, dict[str, int]]]  # noqa: N815 - the seed's name
+    pods: dict[str, dict[str, MemoryRecord]]
+    policyName: str = "role-numa"  # noqa: N815 - the seed's name
+
+
+class MemoryPlugin:
+    """The memory of a machine by NUMA node, and who has what of it. `reserved` bytes of each node are the system's."""
+
+    name = "qrm_memory_plugin"
+    resource = MEMORY
+    aligned = True
+    reconciled = True
+
+    def __init__(self, machine: Machine, roles: RoleTable, *, reserved: Mapping[int, int] | None = None) -> None:
+        self.machine = machine
+        self.roles = roles
+        kept = reserved or {}
+        self.allocatable = {node: max(0, size - kept.get(node, 0)) for node, size in machine.memory.items()}
+        self._records: dict[tuple[str, str], MemoryRecord] = {}
+        if not self.allocatable:
+            raise ValueError("the machine says of none of its NUMA nodes how much memory it has")
+
+    # --- what the manager asks -----------------------------------------------------------------------------------
+
+    def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
+        """NUMA nodes for a pod of an exclusive role, empty where none will do; None for all others."""
+        if request.container_type == ContainerType.INIT or not self.roles.is_exclusive(request.pod_role):
+            return None
+        if (kept := self._kept(request)) is not None:
+            return (Hint(frozenset(kept.numa), preferred=True),)
+        needed = whole_own(request)
+        free = self._open_nodes(request)
+        if (main := self._main_of(request)) is not None:
+            free = {node: size for node, size in free.items() if node in main.numa}
+        try:
+            fewest, _ = nodes_for_memory(needed, each=max(self.allocatable.values()), nodes=len(self.allocatable))
+        except CannotAllocate:
+            return ()
+        found = sets_that_hold(needed, free, fewest=fewest, most=1 if fewest == 1 else len(self.allocatable))
+        return tuple(Hint(nodes, preferred=len(nodes) == fewest) for nodes in found)
+
+    def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
+        """What the container gets; None for an init container. The same again for a container that has as much as it
+        asks for. Raises CannotAllocate, and then the container has nothing."""
+        if request.container_type == ContainerType.INIT:
+            return None
+        kept = self._kept(request)
+        if kept is None:
+            self._records.pop((request.pod_uid, request.container_name), None)
+            kept = self._new_record(request)
+            self._records[request.pod_uid, request.container_name] = kept
+        return self._info(kept)
+
+    def remove(self, pod_uid: str) -> None:
+        """A pod has gone; what it had is free."""
+        for key in [key for key in self._records if key[0] == pod_uid]:
+            del self._records[key]
+
+    def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
+        """By pod and container, as they are now."""
+        found: dict[str, dict[str, AllocationInfo]] = {}
+        for (pod, container), record in sorted(self._records.items()):
+            found.setdefault(pod, {})[container] = self._info(record)
+        return found
+
+    # --- for readers ---------------------------------------------------------------------------------------------
+
+    def machine_state(self) -> dict[str, dict[str, int]]:
+        """Bytes by NUMA node, as the seed prints them. What pods have may be more than is allocatable since more was
+        reserved: then all of it counts as allocatable."""
+        taken = self._taken(self._records.values())
+        state = {}
+        for node, total in self.machine.memory.items():
+            allocatable = max(self.allocatable[node], taken[node])
+            state[str(node)] = {
+                "total": total,
+                "systemReserved": total - self.allocatable[node],
+                "allocatable": allocatable,
+                "Allocated": taken[node],
+                "free": allocatable - taken[node],
+            }
+        return state
+
+    def by_node(self, pod_uid: str, container_name: str) -> dict[int, float]:
+        """Bytes that a container has of its own on each NUMA node."""
+        record = self._records.get((pod_uid, container_name))
+        return {} if record is None else {node: float(size) for node, size in record.numa.items()}
+
+    def allocatable_by_node(self) -> dict[int, float]:
+        """Bytes that pods may have on each NUMA node."""
+        return {node: float(size) for node, size in self.allocatable.items()}
+
+    def capacity_by_node(self) -> dict[int, float]:
+        """Bytes of each NUMA node."""
+        return {node: float(size) for node, size in self.machine.memory.items()}
+
+    # --- on disk -------------------------------------------------------------------------------------------------
+
+    def document(self) -> dict[str, Any]:
+        """All that is to be kept."""
+        pods: dict[str, dict[str, MemoryRecord]] = {}
+        for (pod, container), record in sorted(self._records.items()):
+            pods.setdefault(pod, {})[container] = record
+        plain: dict[str, Any] = msgspec.to_builtins(
+            MemoryDocument({MEMORY: self.machine_state()}, pods), str_keys=True
+        )
+        return plain
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """Take over what `document` gave. Raises ValueError for what is none and for nodes that are not there; then
+        nothing of it is taken over. Other totals than this machine's are no error: memory is added and taken."""
+        try:
+            read = msgspec.convert(document, MemoryDocument, str_keys=True, strict=False)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"it is no state of memory: {error}") from None
+        records = {(r.pod_uid, r.container_name): r for pod in read.pods.values() for r in pod.values()}
+        strange = sorted({node for record in records.values() for node in record.numa} - self.allocatable.keys())
+        if strange:
+            raise ValueError(f"memory of NUMA node {strange[0]} is given away, which this machine has not")
+        if any(size < 0 for record in records.values() for size in record.numa.values()):
+            raise ValueError("a container has less than no memory")
+        self._records = records
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _kept(self, request: ResourceRequest) -> MemoryRecord | None:
+        """What the container has already, if that is of the same kind and as much as it asks for."""
+        record = self._records.get((request.pod_uid, request.container_name))
+        if record is None or record.request < whole(request):
+            return None
+        return record if bool(record.numa) == self.roles.is_exclusive(request.pod_role) else None
+
+    def _main_of(self, request: ResourceRequest) -> MemoryRecord | None:
+        """Of a sidecar: where its pod's main container has its memory."""
+        if request.container_type != ContainerType.SIDECAR:
+            return None
+        return next((r for key, r in sorted(self._records.items()) if key[0] == request.pod_uid and r.numa), None)
+
+    def _taken(self, records: Iterable[MemoryRecord]) -> dict[int, int]:
+        taken = dict.fromkeys(self.allocatable, 0)
+        for record in records:
+            for node, size in record.numa.items():
+                taken[node] += size
+        return taken
+
+    def _open_nodes(self, request: ResourceRequest) -> dict[int, int]:
+        """The nodes that the container may have memory of, and how many bytes are free there."""
+        own = (request.pod_uid, request.container_name)
+        others = [record for key, record in self._records.items() if key != own]
+        taken = self._taken(others)
+        roles = {node: frozenset(r.pod_role for r in others if r.numa.get(node)) for node in self.allocatable}
+        return {node: max(0, self.allocatable[node] - taken[node]) for node in open_to(request.pod_role, roles)}
+
+    def _new_record(self, request: ResourceRequest) -> MemoryRecord:
+        return MemoryRecord(
+            pod_uid=request.pod_uid,
+            container_name=request.container_name,
+            pod_role=request.pod_role,
+            request=whole(request),
+            pod_namespace=request.pod_namespace,
+            pod_name=request.pod_name,
+            container_type=request.container_type,
+            container_index=request.container_index,
+            numa=self._take(request) if self.roles.is_exclusive(request.pod_role) else {},
+        )
+
+    def _take(self, request: ResourceRequest) -> dict[int, int]:
+        """Bytes by node, the nodes of the hint (or the best that would have been offered) filled one after another."""
+        nodes = request.nodes
+        if not nodes:
+            offered = self.hints(request)
+            if not offered:
+                raise CannotAllocate(NO_HINTS)
+            nodes = offered[0].nodes or frozenset()
+        free = self._open_nodes(request)
+        closed = sorted(nodes - free.keys())
+        if closed:
+            raise CannotAllocate(f"{NO_HINTS}: pods of another role have memory of NUMA node {closed[0]}")
+        left, taken = whole_own(request), {}
+        for node in sorted(nodes):
+            taken[node] = min(left, free[node])
+            left -= taken[node]
+        if left:
+            raise CannotAllocate(f"{NOT_MET}: {left} bytes more than NUMA nodes {cpuset.text(nodes)} have free")
+        return taken
+
+    def _info(self, record: MemoryRecord) -> AllocationInfo:
+        nodes = frozenset(record.numa) or self._shared_nodes()
+        return AllocationInfo(
+            CPUSET_MEMS,
+            is_scalar_resource=True,
+            allocated_quantity=float(record.request),
+            allocation_result=cpuset.text(nodes),
+            resource_hints=wire_hints((Hint(nodes, preferred=True),)) if record.numa else WireHints(),
+            topology_assignments=record.numa,
+        )
+
+    def _shared_nodes(self) -> frozenset[int]:
+        """The nodes of which nobody has anything of its own; all of them where there is none, since a container without
+        any memory does not start."""
+        taken = self._taken(self._records.values())
+        return frozenset(node for node, size in taken.items() if not size) or frozenset(taken)
