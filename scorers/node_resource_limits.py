@@ -46,8 +46,8 @@ I64 = npt.NDArray[np.int64]
 ALLOCATABLE = "allocatable"
 RATIO_ANNOTATION = "node.koordinator.sh/limit-to-allocatable"
 LARGEST_RATIO = 100_000
-LARGEST = 1 << 56
-LOWEST = -(1 << 40)  # of raw scores, in percent: below, one node is as overbooked as the other
+LARGEST = 1 << 56  # of capacities, and of what is left of them: beyond, one is as large as the other
+FURTHEST = 1 << 40  # of raw scores, in percent, either way: beyond, one node is as overbooked as the other
 
 
 class WeightedResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,12 +97,21 @@ def read_ratio(ratio: object) -> int:
     return int(text)
 
 
+def scaled(allocatable: I64, ratio: I64) -> I64:
+    """allocatable * ratio / 100 [n], rounded down and cut to LARGEST; exact for amounts and ratios as they are read,
+    whose product alone would not fit 64 bits."""
+    whole, rest = np.divmod(allocatable, 100)
+    exact: I64 = np.minimum(whole * ratio + rest * ratio // 100, LARGEST)
+    return exact
+
+
 def raw_scores(limits: I64, capacity: I64) -> I64:
-    """(capacity - limits) * 100 / capacity [n], toward zero; 0 where there is no capacity."""
+    """(capacity - limits) * 100 / capacity [n], toward zero; 0 where there is no capacity. Capacities are LARGEST at
+    most."""
     there = np.where(capacity > 0, capacity, 1)
     left = np.clip(there - limits, -LARGEST, LARGEST)  # nonsense must not overflow
     raw = _divided(left * 100, there)
-    return np.where(capacity > 0, np.maximum(raw, LOWEST), 0)
+    return np.where(capacity > 0, np.clip(raw, -FURTHEST, FURTHEST), 0)
 
 
 def normalised(raw: I64) -> I64:
@@ -240,7 +249,7 @@ class NodeResourceLimits:
         ratio = self._sums.ratio.column(resource)
         ratio = np.where(ratio > 0, ratio, self._ratio.get(resource, 100))
         limits = self._sums.limits.column(resource) + self._sums.unlimited.column(resource) * allocatable
-        return allocatable[rows] * ratio[rows] // 100, limits[rows]
+        return scaled(allocatable[rows], ratio[rows]), limits[rows]
 
     def _of(self, counted: _PodLimit, resource: str, table: Table, rows: I64) -> I64:
         if resource in counted.unlimited:

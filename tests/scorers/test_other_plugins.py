@@ -314,6 +314,35 @@ def test_bad_arguments_are_named(args, said):
     assert said in str(caught.value)
 
 
+@given(st.integers(-(1 << 53), 1 << 53), st.integers(1, limits.LARGEST_RATIO))
+def test_a_ratio_is_exact_where_its_product_does_not_fit_64_bits(allocatable, ratio):
+    """Up to 2^56, and cut there."""
+    found = limits.scaled(np.array([allocatable]), np.array([ratio]))
+    assert found.tolist() == [min(allocatable * ratio // 100, 1 << 56)]
+
+
+def test_the_largest_node_at_the_largest_ratio_is_the_emptiest():
+    """Its capacity overflowed, and it counted as a node without any."""
+    ratio = {"memory": "100000%"}
+    nodes = [node("large", {"memory": "8Pi"}), node("small", {"memory": "1Gi"})]
+    cluster = table(nodes, [pod("p", node="large", containers=[{"limits": {"memory": "1Gi"}}])])
+    args = {"resources": [{"name": "memory"}], "limitToAllocatableRatio": ratio, "filter": True}
+    plugin, _ = make(NodeResourceLimits, args, cluster)
+    wanted = info(containers=[{"limits": {"memory": "300Gi"}}])
+    at = rows(cluster, "large", "small")
+    scores = plugin.score(wanted, cluster, at, now=NOW)
+    assert scores.steps["memory capacity"].tolist() == [1 << 56, 1000 << 30]
+    assert scores.steps["memory raw"].tolist() == [99, 70]
+    assert scores.values.tolist() == [100, 0]
+    assert plugin.filter(wanted, cluster, at, now=NOW).passed.all()
+
+
+def test_limits_below_zero_overflow_nothing():
+    """An extender may be sent anything."""
+    raw = limits.raw_scores(np.array([-(1 << 60), 0, 1 << 60]), np.array([1, 1, 1]))
+    assert limits.normalised(raw).tolist() == [100, 50, 0]
+
+
 @given(st.lists(st.tuples(st.integers(0, 1 << 62), st.integers(0, 1 << 50)), min_size=1, max_size=10))
 def test_nonsense_overflows_nothing(shapes):
     """Scores stay 0 to 100, and more limits never score higher on the same capacity."""

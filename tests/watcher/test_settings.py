@@ -230,6 +230,39 @@ def test_a_log_level_of_somebody_else_is_passed_over_with_a_notice(loaded):
     assert settings.notices == ('LOG_LEVEL="verbose" names no level and is passed over',)
 
 
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        ("METRICS_PROVIDER_ADRESS", "did you mean METRICS_PROVIDER_ADDRESS?"),
+        ("METRICS_PROVIDER_APPKEY", "did you mean METRICS_PROVIDER_APP_KEY?"),
+        (
+            "METRICS_PROVIDER_COLOUR",
+            "there are METRICS_PROVIDER_NAME, METRICS_PROVIDER_ADDRESS, METRICS_PROVIDER_TOKEN, "
+            "METRICS_PROVIDER_APP_KEY",
+        ),
+    ],
+)
+def test_an_old_name_that_is_misspelt_is_told(loaded, variable, told):
+    """Without its value, which may be a secret; others may use such names, so it is no error."""
+    (notice,) = loaded(environ={variable: "s3cret"}).notices
+    assert notice == f"environment {variable} is passed over, it is no setting; {told}"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("METRICS_PROVIDER_ADRESS", " "),
+        ("METRICS_PROVIDER_SERVICE_HOST", "10.0.0.1"),
+        ("METRICS_PROVIDER_PORT", "tcp://10.0.0.1:80"),
+        ("METRICS_PROVIDER_PORT_80_TCP_ADDR", "10.0.0.1"),
+        ("OTHER_METRICS_PROVIDER_ADRESS", "x"),
+    ],
+)
+def test_what_others_put_into_the_environment_is_not_told(loaded, variable, text):
+    """Nothing, or what Kubernetes writes for a service called metrics-provider."""
+    assert loaded(environ={variable: text}).notices == ()
+
+
 def test_our_name_wins_over_the_old_one(loaded):
     """LOAD_WATCHER_<SECTION>_<KEY> wins over the old name, and the old name over the file."""
     old, new = {"METRICS_PROVIDER_ADDRESS": "http://old"}, {"LOAD_WATCHER_PROVIDER_ADDRESS": "http://new"}

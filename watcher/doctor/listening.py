@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 import psutil
 
-from watcher.api.operations import AliveDocument
+from watcher.api.operations import AliveDocument, ReadyDocument
 from watcher.doctor.examination import Examination, aside
 from watcher.doctor.results import Result, count, fail, ok, skipped, some, warn
 from watcher.model import ErrorDocument, FindingEntry, FindingKind, FindingsDocument
@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 ANSWER_S = 5.0
 RECENT_S = 300
 """How long ago a finding of a running service may have been seen last, in seconds, and still count."""
+SOURCES = {
+    "host": "Host",
+    "prometheus": "Prometheus",
+    "influxdb": "InfluxDB",
+    "metrics-server": "KubernetesMetricsServer",
+    "datadog": "Datadog",
+    "signalfx": "SignalFx",
+}
+"""How the source of each provider begins."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
@@ -63,8 +72,32 @@ async def port(examination: Examination) -> Sequence[Result]:
         async with _session(found, url=url) as session:
             if await _is_ours(session, url):
                 examination.leave(Serving(url))
-                return [ok(f"a load-watcher listens on {where} already ({listener})")]
+                told = f"a load-watcher listens on {where} already ({listener})"
+                if unlike := await _unlike(session, url, found):
+                    cure = "another one: end it, or set another server.port; this one: give its flags to the doctor too"
+                    return [warn(f"{told}, and not with these settings: {unlike}", cure)]
+                return [ok(f"{told}, with settings like these; a second one would not start")]
     return [fail(f"{where} is taken by {listener}", "end that program, or set another server.port")]
+
+
+async def _unlike(session: aiohttp.ClientSession, url: str, settings: Settings) -> str:
+    """What tells the service there from one with these settings, in words; "" for nothing, or where it cannot be
+    told."""
+    token = await aside(lambda: token_of(settings))
+    _, body = await _get(session, f"{url}/readyz", token=token)
+    try:
+        there = msgspec.json.decode(body, type=ReadyDocument)
+    except msgspec.DecodeError:
+        return ""
+    refresh, source = settings.refresh, SOURCES.get(settings.provider.name, "")
+    told = there.snapshot.source if there.snapshot is not None and there.provider.ok else ""  # else of another start
+    pairs = [
+        ("source", told or source, source or told),
+        ("windows", ", ".join(there.windows), ", ".join(window.label for window in refresh.windows)),
+        ("refresh.interval", f"{there.interval_s:g} s", f"{refresh.interval:g} s"),
+        ("refresh.max_staleness", f"{there.max_staleness_s:g} s", f"{refresh.max_staleness:g} s"),
+    ]
+    return "; ".join(f"{what} {shown(its)} there, {ours} here" for what, its, ours in pairs if its != ours)
 
 
 def own_url(settings: Settings) -> str:

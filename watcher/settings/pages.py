@@ -140,7 +140,8 @@ Kubernetes puts the addresses of services into the environment of every pod of t
 _LEGACY_HEADING = """\
 ## Names of the Go load-watcher
 
-These keep working. Where `LOAD_WATCHER_<SECTION>_<KEY>` of the same setting is there too, that one wins.
+These keep working. Where `LOAD_WATCHER_<SECTION>_<KEY>` of the same setting is there too, that one wins. A name that
+begins with `METRICS_PROVIDER_` and is none of them is passed over with a notice that names the nearest.
 
 | variable | setting | meaning |
 |---|---|---|

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -217,12 +217,13 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 
 
 _SERVICE_LINK = re.compile(
-    r"LOAD_WATCHER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)", re.ASCII
+    r"(LOAD_WATCHER|METRICS_PROVIDER)_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)",
+    re.ASCII,
 )
 
 
 def _is_service_link(variable: str, text: str) -> bool:
-    """Whether Kubernetes put it there for a service whose name begins with load-watcher."""
+    """Whether Kubernetes put it there for a service whose name begins with load-watcher, or metrics-provider."""
     if variable.endswith("_PORT") and re.match(r"(tcp|udp|sctp)://", text):
         return True
     return _SERVICE_LINK.fullmatch(variable) is not None
@@ -292,7 +293,7 @@ LEGACY = (
 
 def legacy_layer(environ: Mapping[str, str], *, provider: str) -> Layer:
     """What the Go load-watcher's variables say; `provider` is the name of the one that will be used."""
-    layer = Layer()
+    layer = Layer(notices=list(_misspelt_legacy(environ)))
     for legacy in LEGACY:
         text = environ.get(legacy.variable)
         if text is None or legacy.only not in (None, provider):
@@ -311,6 +312,23 @@ def legacy_layer(environ: Mapping[str, str], *, provider: str) -> Layer:
         else:
             layer.given[legacy.key] = Given(text, origin, text=True)
     return layer
+
+
+LEGACY_PREFIX = "METRICS_PROVIDER_"
+
+
+def _misspelt_legacy(environ: Mapping[str, str]) -> Iterator[str]:
+    """Variables that begin like the Go load-watcher's and are none. A notice: others may have the same beginning. Their
+    values may be secrets."""
+    known = [each.variable.removeprefix(LEGACY_PREFIX) for each in LEGACY if each.variable.startswith(LEGACY_PREFIX)]
+    for variable, text in sorted(environ.items()):
+        name = variable.removeprefix(LEGACY_PREFIX)
+        if name == variable or name in known or not text.strip() or _is_service_link(variable, text):
+            continue
+        guess = nearest(name, known)
+        names = ", ".join(LEGACY_PREFIX + each for each in known)
+        told = f"did you mean {LEGACY_PREFIX}{guess}?" if guess else f"there are {names}"
+        yield f"environment {_printable(variable)} is passed over, it is no setting; {told}"
 
 
 def _names_level(text: str) -> bool:

@@ -284,6 +284,11 @@ def test_beside_the_running_service_all_is_well(run_service: RunService):
     told = of_this_host(*arguments)
     assert 0 == told.exit_code, str(told)
     told.one("port", "ok", f"a load-watcher listens on 127.0.0.1:{service.port} already", f"process {service.pid}")
+    told.one("port", "ok", "with settings like these; a second one would not start")
+    other = of_this_host(*arguments, "--set", "refresh.windows=5m", "--interval", "30s")
+    line = other.one("port", "warn", f"listens on 127.0.0.1:{service.port} already", "not with these settings")
+    assert "windows 5m, 10m, 15m there, 5m here; refresh.interval 60 s there, 30 s here" in line.what
+    other.one("service", "ok", "its source answered")
     told.one("service", "warn", "no node has its 5m window yet")
     told.one("service", "ok", "its source answered")
     told.one("database", "ok", f"in use by process {service.pid}", "as it should be")
