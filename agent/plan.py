@@ -108,8 +108,10 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`steps` are carried out in order: scheduling, throttling, eviction, restoring. `preview` are those that the rules
-    with strategy Preview would want on their own; nobody carries them out. `left_alone` says of every pod that may not
-    be touched why (namespace/name -> reason); `sentences` tell the whole to a person."""
+    with strategy Preview would want on their own; nobody carries them out. `scheduling_disabled` is what was last
+    decided about new pods (None before the first decision), for who finds that the last step did not get through.
+    `left_alone` says of every pod that may not be touched why (namespace/name -> reason); `sentences` tell the whole to
+    a person."""
 
     time: float
     steps: tuple[Step, ...] = ()
@@ -117,5 +119,7 @@ class Plan:
     rules: tuple[RuleFinding, ...] = ()
     stages: tuple[Stage, ...] = ()
     preview_stages: tuple[Stage, ...] = ()
+    scheduling_disabled: bool | None = None
     left_alone: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     sentences: tuple[str, ...] = ()

@@ -1,0 +1,183 @@
+"""What was done a moment ago and does not show yet: it counts as released until it is seen, or its time is up.
+
+A pod that was asked to go burns CPU and holds memory until it has gone; a lowered quota shows in the usage a cycle
+later. Without this, every cycle in between would take new victims. An entry is kept until its effect is seen:
+
+    evicted     its whole usage will be released, until the pod is gone, or grace + slack are over
+    throttled   what it still uses above the new quota will be, until it does not, or the effect's time is over
+    restored    what it does not use yet of what came back will come, until it does, or the effect's time is over
+
+Pods that somebody else ends count like evicted ones. A clock that is set back shortens nothing and prolongs nothing.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from agent.metrics.pods import usage_released
+from agent.model import CPU, ContainerState, EvictStep, PodState, QuotaStep, Released, State, Step
+from agent.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """One step whose effect is awaited. `target` is the new quota in cores, of throttled and restored; None is
+    unlimited."""
+
+    kind: Literal["evict", "throttle", "restore"]
+    pod: str
+    uid: str
+    since: float
+    deadline: float
+    container_id: str = ""
+    target: float | None = None
+    released: Released = field(default_factory=dict)
+
+
+Ledger = tuple[InFlight, ...]
+
+
+def booked(ledger: Ledger, steps: Iterable[Step], now: float, options: Options) -> Ledger:
+    """With the steps that were carried out now. A later one takes the place of an earlier one on the same container or
+    pod; what failed is not booked."""
+    entries = {(each.uid, each.container_id): each for each in ledger}
+    for step in steps:
+        if isinstance(step, EvictStep):
+            deadline = now + step.grace_seconds + options.grace_slack_seconds
+            entries[step.uid, ""] = InFlight("evict", step.pod, step.uid, now, deadline, released=step.released)
+        elif isinstance(step, QuotaStep):
+            target = None if step.after is None else step.after / step.period
+            deadline = now + options.effect_seconds
+            entries[step.uid, step.container_id] = InFlight(
+                step.kind, step.pod, step.uid, now, deadline, step.container_id, target, step.released
+            )
+    return tuple(entries[key] for key in sorted(entries))
+
+
+def settled(ledger: Ledger, state: State, options: Options) -> Ledger:
+    """What is still awaited in this state. A pod that does not end in its time is remembered for as long as it is
+    there, so that it is not waited for twice."""
+    pods = {pod.uid: pod for pod in state.pods}
+    kept = [
+        current
+        for entry in ledger
+        if entry.uid in pods and _awaited(current := _in_time(entry, state.time), pods[entry.uid], state.time)
+    ]
+    known = {entry.uid for entry in kept if entry.kind == "evict"}
+    going = (pod for pod in state.pods if pod.terminating and pod.uid not in known)
+    kept += [
+        InFlight(
+            "evict",
+            pod.key,
+            pod.uid,
+            state.time,
+            state.time + pod.grace_seconds + options.grace_slack_seconds,
+            released=usage_released(pod),
+        )
+        for pod in going
+    ]
+    return tuple(sorted(kept, key=lambda entry: (entry.uid, entry.container_id)))
+
+
+def falling(ledger: Ledger, state: State) -> dict[str, float]:
+    """What will be released without further doing, by resource, in millicores and bytes."""
+    pods = {pod.uid: pod for pod in state.pods}
+    total: dict[str, float] = {}
+    for entry in _running(ledger, state.time):
+        if entry.uid not in pods:
+            continue
+        if entry.kind == "evict":
+            still = {**entry.released, **usage_released(pods[entry.uid])}
+        elif entry.kind == "throttle":
+            still = _share(entry, _still_above(entry, pods[entry.uid]))
+        else:
+            continue
+        for resource, amount in still.items():
+            total[resource] = total.get(resource, 0.0) + amount
+    return total
+
+
+def rising(ledger: Ledger, state: State) -> dict[str, float]:
+    """What will come back without further doing, by resource, in millicores."""
+    pods = {pod.uid: pod for pod in state.pods}
+    total: dict[str, float] = {}
+    for entry in _running(ledger, state.time):
+        if entry.kind != "restore" or entry.uid not in pods:
+            continue
+        for resource, amount in _share(entry, _still_below(entry, pods[entry.uid])).items():
+            total[resource] = total.get(resource, 0.0) + amount
+    return total
+
+
+def going(ledger: Ledger, now: float) -> frozenset[str]:
+    """Uids of pods that were asked to go and have time left for it."""
+    return frozenset(entry.uid for entry in _running(ledger, now) if entry.kind == "evict")
+
+
+def lowered(ledger: Ledger, now: float) -> Mapping[str, float]:
+    """By container id: the quota in cores that was set a moment ago, and that will hold whatever the usage says."""
+    return {
+        entry.container_id: entry.target
+        for entry in _running(ledger, now)
+        if entry.kind == "throttle" and entry.target is not None
+    }
+
+
+def raised(ledger: Ledger, now: float) -> frozenset[str]:
+    """Container ids whose quota was raised a moment ago."""
+    return frozenset(entry.container_id for entry in _running(ledger, now) if entry.kind == "restore")
+
+
+def _running(ledger: Ledger, now: float) -> Iterable[InFlight]:
+    return (entry for entry in ledger if now <= entry.deadline)
+
+
+def _in_time(entry: InFlight, now: float) -> InFlight:
+    """With its time running from now, where it would begin in the future."""
+    ahead = entry.since - now
+    return replace(entry, since=now, deadline=entry.deadline - ahead) if ahead > 0.0 else entry
+
+
+def _awaited(entry: InFlight, pod: PodState, now: float) -> bool:
+    if entry.kind == "evict":
+        return now <= entry.deadline or pod.terminating
+    if now > entry.deadline or _container(entry, pod) is None:
+        return False
+    return (_still_above(entry, pod) if entry.kind == "throttle" else _still_below(entry, pod)) > 0.0
+
+
+def _container(entry: InFlight, pod: PodState) -> ContainerState | None:
+    return next((each for each in pod.containers if each.id == entry.container_id), None)
+
+
+def _still_above(entry: InFlight, pod: PodState) -> float:
+    """Millicores above the new quota, no more than were to be released; all of those while the usage is not known."""
+    planned = entry.released.get(CPU, 0.0)
+    container = _container(entry, pod)
+    if container is None or entry.target is None:
+        return 0.0
+    if container.cpu is None:
+        return planned
+    return max(0.0, min(planned, (container.cpu - entry.target) * 1_000.0))
+
+
+def _still_below(entry: InFlight, pod: PodState) -> float:
+    """Millicores that the container does not use yet of what it got back."""
+    planned = entry.released.get(CPU, 0.0)
+    container = _container(entry, pod)
+    if container is None:
+        return 0.0
+    if container.cpu is None or entry.target is None:
+        return planned
+    return max(0.0, min(planned, (entry.target - container.cpu) * 1_000.0))
+
+
+def _share(entry: InFlight, millicores: float) -> dict[str, float]:
+    """The same part of everything that the step was to release."""
+    planned = entry.released.get(CPU, 0.0)
+    part = millicores / planned if planned > 0.0 else 0.0
+    return {resource: amount * part for resource, amount in entry.released.items()}

@@ -1,0 +1,34 @@
+"""cpu_total_utilization: busy share of the node's CPUs, in percent. Evicted precisely; like upstream's not throttled:
+a rule that throttles names cpu_total_usage."""
+
+from __future__ import annotations
+
+from agent.metrics.attributes import Metric
+from agent.metrics.cpu_quota import MILLICORES
+from agent.metrics.pods import NODE_CORES, evicting
+from agent.model import CPU, State
+from agent.sorters import Chains
+
+NAME = "cpu_total_utilization"
+
+
+def _millicores_in_a_percent(state: State) -> float | None:
+    cores = state.value(NODE_CORES)
+    return None if cores is None else cores * MILLICORES / 100.0
+
+
+def metrics(chains: Chains) -> tuple[Metric, ...]:
+    """A percent is a hundredth of the node's cores."""
+    return (
+        Metric(
+            name=NAME,
+            action_priority=5,
+            sortable=True,
+            sort=chains.cpu,
+            evictable=True,
+            evict_quantified=True,
+            evict=evicting(NAME, CPU),
+            resource=CPU,
+            scale=_millicores_in_a_percent,
+        ),
+    )

@@ -1,0 +1,46 @@
+"""ext_res_container_cpu_total_usage: cores that all containers with gocrane.io/cpu use together. Throttled and evicted
+precisely, and only pods that have such CPU are: acting on others would release none of it."""
+
+from __future__ import annotations
+
+from agent.metrics.attributes import Circumstances, Metric, Planned, ThrottleFunction
+from agent.metrics.cpu_quota import MILLICORES
+from agent.metrics.pods import evicting, restoring, throttling
+from agent.model import EXTENDED_CPU, CpuThrottle, PodState, State
+from agent.sorters import Chains, class_and_priority, cpu_usage, ext_cpu_usage, ordered_by, running_time
+
+NAME = "ext_res_container_cpu_total_usage"
+
+
+def _millicores_in_a_core(_: State) -> float:
+    return MILLICORES
+
+
+def _if_extended(function: ThrottleFunction) -> ThrottleFunction:
+    def of_extended(pod: PodState, ratio: CpuThrottle, circumstances: Circumstances) -> Planned:
+        if not pod.extended_cpu_limit:
+            return Planned(problem="it has no extended CPU")
+        return function(pod, ratio, circumstances)
+
+    return of_extended
+
+
+def metrics(_: Chains) -> tuple[Metric, ...]:
+    """A core is a thousand of the millicores that its steps release."""
+    return (
+        Metric(
+            name=NAME,
+            action_priority=4,
+            sortable=True,
+            sort=ordered_by(class_and_priority, ext_cpu_usage, cpu_usage, running_time),
+            throttleable=True,
+            throttle_quantified=True,
+            throttle=_if_extended(throttling(NAME)),
+            restore=_if_extended(restoring(NAME)),
+            evictable=True,
+            evict_quantified=True,
+            evict=evicting(NAME, EXTENDED_CPU),
+            resource=EXTENDED_CPU,
+            scale=_millicores_in_a_core,
+        ),
+    )

@@ -1,0 +1,53 @@
+"""Metrics that only trigger: the watcher's windows (window_cpu_avg_5m, …) and values of a PromQL expression of the
+user's.
+
+They say that something is wrong, not by how much which pod makes it so: a window lags minutes behind, and nobody knows
+what an expression stands for. So they never make a gap and are never quantified; a rule on one of them acts on all of
+its pods, one step at a time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from agent.metrics.attributes import LEAST_PRIORITY, Metric
+from agent.metrics.pods import evicting, restoring, throttling
+from agent.sorters import Chains
+
+WINDOW_PREFIX = "window_"
+
+ActsOn = Literal["cpu", "memory", "anything"]
+
+
+def window(name: str, chains: Chains) -> Metric:
+    """A window of the watcher's; those of CPU can be throttled."""
+    kind = name.removeprefix(WINDOW_PREFIX).partition("_")[0]
+    return triggering(
+        name,
+        chains,
+        acts_on="cpu" if kind == "cpu" else "memory" if kind == "memory" else "anything",
+        throttleable=kind == "cpu",
+    )
+
+
+def triggering(
+    name: str,
+    chains: Chains,
+    *,
+    acts_on: ActsOn = "anything",
+    action_priority: int = LEAST_PRIORITY,
+    throttleable: bool = False,
+    evictable: bool = True,
+) -> Metric:
+    """The attributes of such a metric: `acts_on` says in whose order its pods are hit, `throttleable` that lowering
+    their CPU quota helps. Raises ValueError for a priority that is none."""
+    return Metric(
+        name=name,
+        action_priority=action_priority,
+        sortable=True,
+        sort={"cpu": chains.cpu, "memory": chains.memory, "anything": chains.general}[acts_on],
+        throttleable=throttleable,
+        throttle=throttling(name) if throttleable else None,
+        restore=restoring(name) if throttleable else None,
+        evictable=evictable,
+        evict=evicting(name) if evictable else None,
+    )

@@ -1,0 +1,334 @@
+"""One demand, stage after stage: throttle, evict, restore. See agent/planner.py for the rules.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from agent import explanation
+from agent.analyzer import Demand, Wanted
+from agent.gaps import Given, divided, gaps, in_flight, most_urgent
+from agent.ledger import going, lowered, raised
+from agent.metrics.attributes import Circumstances, Metric, Planned
+from agent.model import EvictStep, PodState, PodStep, QuotaStep
+from agent.options import Quirk
+from agent.originals import owed
+from agent.plan import Candidate, Mode, Stage, StageKind
+from agent.selection import protection
+from agent.sorters import Sorter
+from agent.watermark import Watermarks, gap_below
+
+CLOSED = 1e-6
+"""Millicores or bytes: a gap of no more than this is closed, whatever the arithmetic left of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """A pod that was looked at for a metric; `why` it was not chosen, "" if it was."""
+
+    pod: PodState
+    metric: Metric
+    planned: Planned
+    why: str = ""
+
+
+@dataclass(slots=True)
+class _Task:
+    """One stage being worked on. `gaps` shrink with every pod that is chosen."""
+
+    kind: StageKind
+    marks: Watermarks
+    wanted: Mapping[str, Wanted]
+    ceilings: Mapping[str, float]
+    gaps: dict[str, float] = field(default_factory=dict)
+    looked: list[_Looked] = field(default_factory=list)
+
+    @property
+    def chosen(self) -> list[_Looked]:
+        """In the order in which they were."""
+        return [each for each in self.looked if not each.why]
+
+
+class Stages:
+    """The stages of one demand. What one releases is taken off the gaps of the next; the steps gather in `steps`, and
+    `left_alone` says of the pods to which nothing is ever done why."""
+
+    def __init__(self, given: Given) -> None:
+        self._given = given
+        self._pods = {pod.key: _as_throttled(pod, given) for pod in given.state.pods}
+        self._freed: dict[str, float] = {}
+        self.steps: list[PodStep] = []
+        self.left_alone = _left_alone(given)
+
+    def of(self, demand: Demand) -> tuple[Stage, ...]:
+        """All of them, in order."""
+        throttled = self._stage(_Task("throttle", demand.down, demand.throttled, {}), demand.missed)
+        waiting = self._waiting(demand)
+        names = {stage.metric for stage in waiting}
+        marks = {name: values for name, values in demand.evict.items() if name not in names}
+        evicted = self._stage(_Task("evict", marks, demand.evicted, {}), demand.missed)
+        restored = self._stage(_Task("restore", demand.up, demand.restored, demand.ceilings), demand.missed)
+        return (*throttled, *waiting, *evicted, *restored)
+
+    def _waiting(self, demand: Demand) -> tuple[Stage, ...]:
+        """Metrics whose evictions wait for what throttling does."""
+        now, settle = self._given.state.time, self._given.options.settle_seconds
+        if not self.steps and not lowered(self._given.ledger, now):
+            return ()
+        stages: list[Stage] = []
+        for name, values in demand.evict.items():
+            left = settle - (now - demand.since.get(name, now - settle))
+            if left > 0.0 and self._shared(name, demand.down):
+                text = f"{name}: evicts in {left:.0f} s at the soonest, for throttling comes first"
+                stages.append(self._told("evict", name, values[0], Mode.WAITING, text))
+        return tuple(stages)
+
+    def _shared(self, name: str, down: Iterable[str]) -> bool:
+        """Whether throttling for one of these metrics helps this one too."""
+        resource = self._resource(name)
+        return any(name == other or (resource and resource == self._resource(other)) for other in down)
+
+    def _resource(self, name: str) -> str:
+        metric = self._given.metrics.get(name)
+        return "" if metric is None else metric.resource
+
+    def _stage(self, task: _Task, may_miss: Collection[str]) -> tuple[Stage, ...]:
+        """One action for all of its metrics."""
+        if not task.marks:
+            return ()
+        quantified, others = divided(task.kind, task.marks, self._given.metrics)
+        if others:
+            return self._all_of_them(task, Mode.NOT_QUANTIFIED, f"{', '.join(others)} cannot be quantified")
+        found = gaps(task.kind, task.marks, self._given)
+        any_missed = Quirk.ANY_MISSED in self._given.options.quirks
+        missed = [name for name, gap in found.items() if gap is None and (any_missed or name in may_miss)]
+        if missed:
+            return self._all_of_them(task, Mode.MISSED, f"the usage of {', '.join(missed)} is missing")
+        return self._precisely(task, quantified, {name: gap for name, gap in found.items() if gap is not None})
+
+    # --- all pods ----------------------------------------------------------------------------------------------------
+
+    def _all_of_them(self, task: _Task, mode: Mode, reason: str) -> tuple[Stage, ...]:
+        """One step on every pod, by the most urgent metric that knows how."""
+        urgent = most_urgent(task.kind, task.marks, self._given.metrics)
+        if not urgent:
+            name = next(iter(task.marks))
+            text = f"{reason}, and none of {', '.join(task.marks)} knows how to {task.kind}: nothing is done"
+            return (self._told(task.kind, name, task.marks[name][0], Mode.NOTHING, text),)
+        metric = self._given.metrics[urgent]
+        for pod in self._ordered(task.kind, metric, task.wanted):
+            planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room=None)
+            why = _refusal(task.kind, planned) or self._recent(task.kind, pod) or self._used_up(task)
+            task.looked.append(_Looked(pod, metric, planned, why))
+        self._take(task, reason)
+        acted = f"{explanation.VERBS[task.kind]} all that may be, {len(task.chosen)} of {len(task.looked)} pods"
+        stage = self._told(task.kind, urgent, task.marks[urgent][0], mode, f"{urgent}: {reason}; {acted}")
+        return (replace(stage, candidates=self._candidates(task, metric)),)
+
+    def _recent(self, kind: StageKind, pod: PodState) -> str:
+        """Why a pod whose last step does not show yet gets no other one, where no gap would say when to stop."""
+        ledger, now = self._given.ledger, self._given.state.time
+        recent: Collection[str] = lowered(ledger, now) if kind == "throttle" else raised(ledger, now)
+        if kind != "evict" and any(container.id in recent for container in pod.containers):
+            return "its last step is still taking effect"
+        return ""
+
+    # --- until the gap is closed -------------------------------------------------------------------------------------
+
+    def _precisely(self, task: _Task, names: Iterable[str], opened: Mapping[str, float]) -> tuple[Stage, ...]:
+        """In order, metric by metric, and not one pod more."""
+        freed = {} if task.kind == "restore" else self._freed
+        opened = {name: gap - freed.get(self._resource(name), 0.0) for name, gap in opened.items()}
+        task.gaps = dict(opened)
+        metrics = [self._given.metrics[name] for name in names]
+        for metric in metrics:
+            if metric.name in opened:
+                self._until_closed(task, metric)
+        if task.kind == "evict" and Quirk.OWN_GAP not in self._given.options.quirks:
+            self._let_go(task)
+        self._take(task)
+        return tuple(self._told_precisely(task, metric, opened.get(metric.name)) for metric in metrics)
+
+    def _until_closed(self, task: _Task, metric: Metric) -> None:
+        """Goes through the pods that may be acted on for one metric."""
+        keys = [key for key, each in task.wanted.items() if metric.name in each.metrics]
+        for pod in self._ordered(task.kind, metric, keys):
+            planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], self._room(task, metric))
+            looked = _Looked(pod, metric, _worth_it(planned))
+            if any(each.pod.uid == pod.uid for each in task.chosen):
+                looked = replace(looked, why="it is acted on for another metric already")
+            elif task.gaps[metric.name] <= CLOSED:
+                looked = replace(looked, why="the gap is closed without it")
+            else:
+                why = _refusal(task.kind, looked.planned) or self._futile(looked) or self._used_up(task)
+                looked = replace(looked, why=why)
+            task.looked.append(looked)
+            if not looked.why:
+                self._credit(task, looked, 1.0)
+
+    def _room(self, task: _Task, metric: Metric) -> float | None:
+        """How much restoring may bring back at most without reaching the watermark that throttles."""
+        ceiling, used, scale = task.ceilings.get(metric.name), *self._measured(metric)
+        if ceiling is None or used is None or scale is None:
+            return None
+        used += in_flight("restore", metric, self._given) / scale
+        came_back = sum(each.planned.released.get(metric.resource, 0.0) for each in task.chosen)
+        return max(0.0, gap_below(used, ceiling, scale, self._given.options) - came_back)
+
+    def _measured(self, metric: Metric) -> tuple[float | None, float | None]:
+        return self._given.state.value(metric.name), metric.scale(self._given.state)
+
+    def _futile(self, looked: _Looked) -> str:
+        """Why evicting this pod would help nobody."""
+        evicts = any(isinstance(step, EvictStep) for step in looked.planned.steps)
+        if not evicts or Quirk.FUTILE in self._given.options.quirks:
+            return ""
+        return "" if looked.planned.released.get(looked.metric.resource, 0.0) > CLOSED else "it would release nothing"
+
+    def _used_up(self, task: _Task) -> str:
+        """Why no further pod may be evicted."""
+        left = self._given.evictions_left
+        if task.kind != "evict" or left is None or len(task.chosen) < left:
+            return ""
+        return "the evictions that are allowed now are used up"
+
+    def _credit(self, task: _Task, looked: _Looked, sign: float) -> None:
+        """Takes a pod's release off every gap of what it releases."""
+        own_only = Quirk.OWN_GAP in self._given.options.quirks
+        for name in task.gaps:
+            if name == looked.metric.name or not own_only:
+                task.gaps[name] -= sign * looked.planned.released.get(self._resource(name), 0.0)
+
+    def _let_go(self, task: _Task) -> None:
+        """Spares victims without whom all gaps stay closed. The order of ranks holds: one that matters less than
+        another victim stays one, however much that other releases."""
+        for each in reversed(task.chosen):
+            others = [other for other in task.chosen if other is not each]
+            self._credit(task, each, -1.0)
+            closed = all(gap <= CLOSED for gap in task.gaps.values())
+            if others and closed and not any(self._matters_less(each, other) for other in others):
+                spared = replace(each, why="the others release enough without it")
+                task.looked[task.looked.index(each)] = spared
+            else:
+                self._credit(task, each, 1.0)
+
+    def _matters_less(self, each: _Looked, other: _Looked) -> bool:
+        return self._sorter(each.metric).rank(each.pod, other.pod) < 0
+
+    def _told_precisely(self, task: _Task, metric: Metric, gap: float | None) -> Stage:
+        """What is told of one metric."""
+        stage = self._told(task.kind, metric.name, task.marks[metric.name][0], Mode.PRECISE, "")
+        if gap is None:
+            missing = "its usage is missing" if stage.used is None else "the node's capacity is not known"
+            return replace(stage, mode=Mode.NOTHING, text=f"{metric.name}: {missing}: nothing is done")
+        stage = replace(
+            stage,
+            in_flight=in_flight(task.kind, metric, self._given),
+            gap=gap,
+            gap_after=task.gaps[metric.name],
+            candidates=self._candidates(task, metric),
+        )
+        return replace(stage, text=explanation.precise(stage, metric.resource))
+
+    # --- pods --------------------------------------------------------------------------------------------------------
+
+    def _ordered(self, kind: StageKind, metric: Metric, keys: Iterable[str]) -> list[PodState]:
+        """The pods that may be acted on, in front who is first."""
+        quirks = self._given.options.quirks
+        pods = [self._pods[key] for key in keys if key in self._pods and key not in self.left_alone]
+        if kind == "restore" and Quirk.QUOTAS not in quirks:
+            pods = [pod for pod in pods if owed((pod,), self._given.originals)]
+        ordered = self._sorter(metric).sort(pods)
+        if kind == "restore" and Quirk.RESTORE_FORWARD not in quirks:
+            ordered.reverse()
+        return ordered
+
+    def _sorter(self, metric: Metric) -> Sorter:
+        return metric.sort if metric.sortable and metric.sort is not None else self._given.metrics.chains.general
+
+    def _planned(self, kind: StageKind, metric: Metric, pod: PodState, wanted: Wanted, room: float | None) -> Planned:
+        """What the metric would do to the pod."""
+        given = self._given
+        circumstances = Circumstances(given.state, given.options, given.originals, room)
+        if kind == "evict":
+            if pod.daemon and not given.options.evict_daemons:
+                return Planned(problem="its DaemonSet would start it again at once")
+            return metric.evict(pod, wanted.grace_seconds, circumstances) if metric.evict else Planned()
+        function = metric.throttle if kind == "throttle" else metric.restore
+        return function(pod, wanted.throttle, circumstances) if function else Planned()
+
+    def _take(self, task: _Task, reason: str = "") -> None:
+        """Puts the steps of the chosen pods into the plan."""
+        for each in task.chosen:
+            name = each.metric.name
+            because = reason or f"{name}, watermark {task.marks[name][0]:g}"
+            self.steps += [replace(step, reason=because) for step in each.planned.steps]
+            if task.kind != "restore":
+                for resource, amount in each.planned.released.items():
+                    self._freed[resource] = self._freed.get(resource, 0.0) + amount
+
+    def _candidates(self, task: _Task, metric: Metric) -> tuple[Candidate, ...]:
+        return tuple(
+            Candidate(
+                pod=each.pod.key,
+                uid=each.pod.uid,
+                keys=self._sorter(metric).values(each.pod),
+                released=None if each.planned.unknown else each.planned.released,
+                chosen=not each.why,
+                why=each.why or explanation.effect(task.kind, each.planned.released),
+            )
+            for each in task.looked
+            if each.metric is metric
+        )
+
+    def _told(self, kind: StageKind, name: str, watermark: float, mode: Mode, text: str) -> Stage:
+        return Stage(kind, name, mode, watermark, used=self._given.state.value(name), text=text)
+
+
+def _left_alone(given: Given) -> dict[str, str]:
+    """Why nothing is done to a pod, for every one where it is not."""
+    leaving = going(given.ledger, given.state.time)
+    found: dict[str, str] = {}
+    for pod in sorted(given.state.pods, key=lambda each: each.key):
+        reason = protection(pod, given.own) or given.unavailable.get(pod.key, "")
+        if not reason and pod.uid in leaving:
+            reason = "it was asked to go, and has time left for it"
+        if reason:
+            found[pod.key] = reason
+    return found
+
+
+def _as_throttled(pod: PodState, given: Given) -> PodState:
+    """With the usage that its containers will have once the quotas of a moment ago hold: what they are still above
+    those is on its way down already, and no second step can release it."""
+    recent = lowered(given.ledger, given.state.time)
+    if not any(container.id in recent for container in pod.containers):
+        return pod
+    containers = tuple(
+        replace(each, cpu=min(each.cpu, recent[each.id])) if each.cpu is not None and each.id in recent else each
+        for each in pod.containers
+    )
+    above = sum((was.cpu or 0.0) - (now.cpu or 0.0) for was, now in zip(pod.containers, containers, strict=True))
+    return replace(pod, containers=containers, cpu=None if pod.cpu is None else max(0.0, pod.cpu - above))
+
+
+def _refusal(kind: StageKind, planned: Planned) -> str:
+    """Why nothing can be done to the pod."""
+    if planned.problem:
+        return planned.problem
+    return "" if planned.steps else f"there is nothing to {kind}"
+
+
+def _worth_it(planned: Planned) -> Planned:
+    """Without quotas for containers that have none and would not use less by it."""
+    steps = tuple(
+        step
+        for step in planned.steps
+        if not (isinstance(step, QuotaStep) and step.before is None and not any(step.released.values()))
+    )
+    if steps or not planned.steps:
+        return replace(planned, steps=steps)
+    return Planned(problem="a quota would release nothing")
