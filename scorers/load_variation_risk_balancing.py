@@ -59,8 +59,9 @@ def risk_scores(mu: F64, sigma: F64, *, margin: float, sensitivity: float) -> F6
 
 
 def kep_scores(mu: F64, sigma: F64, *, margin: float) -> F64:
-    """The document's formula, not rounded; [n], NaN where `mu` is."""
-    scores: F64 = (1.0 - np.minimum(mu + margin * sigma, 1.0)) * 100.0
+    """The document's formula, to a billionth: its 42.5, which it rounds to 43, must not be 42.49999999999999 here. [n],
+    NaN where `mu` is."""
+    scores: F64 = np.round((1.0 - np.minimum(mu + margin * sigma, 1.0)) * 100.0, 9)
     return scores
 
 

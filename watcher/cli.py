@@ -279,8 +279,15 @@ def _url(_context: click.Context, _parameter: click.Parameter, given: str | None
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A KubeSchedulerConfiguration (or a ConfigMap with one) to look at too.",
 )
+@click.option(
+    "--evictor-config",
+    "evictor_files",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="What evicts by load, to hold against the scheduler: LowNodeLoad of a descheduler, NodeQOS policies.",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
-def doctor(url: str, scheduler_files: Sequence[Path], output: str, **given: Any) -> None:
+def doctor(url: str, scheduler_files: Sequence[Path], evictor_files: Sequence[Path], output: str, **given: Any) -> None:
     """Say what is wrong with this deployment, one line each, with the cure.
 
     Takes the flags of serve, and changes nothing. Exit 0: all well (warnings included); 1: something failed; 2: it
@@ -293,7 +300,12 @@ def doctor(url: str, scheduler_files: Sequence[Path], output: str, **given: Any)
 
     _log_for_doctor(verbose=bool(given["verbose"]))
     examination = doctor.Examination(
-        lambda: _load(given), environ=os.environ, cwd=Path.cwd(), url=url, scheduler_files=scheduler_files
+        lambda: _load(given),
+        environ=os.environ,
+        cwd=Path.cwd(),
+        url=url,
+        scheduler_files=scheduler_files,
+        evictor_files=evictor_files,
     )
     if output == "json":
         report = asyncio.run(doctor.run(examination))

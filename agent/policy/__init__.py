@@ -5,7 +5,7 @@ set that is in force while files and objects change.
 """
 
 from agent.policy.objects import read_percentage, whole_number
-from agent.policy.policies import PolicySet, Reading, read_texts
+from agent.policy.policies import KnownMetrics, PolicySet, Reading, TriggerOnly, read_texts
 from agent.policy.problems import Notice, Place, Problem
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, InForce, PolicySource, check_directory
 
@@ -13,12 +13,14 @@ __all__ = [
     "ClusterPolicies",
     "DirectoryPolicies",
     "InForce",
+    "KnownMetrics",
     "Notice",
     "Place",
     "PolicySet",
     "PolicySource",
     "Problem",
     "Reading",
+    "TriggerOnly",
     "check_directory",
     "read_percentage",
     "read_texts",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Protocol
 
 from agent import model
 from agent.policy import schema
@@ -17,6 +18,28 @@ from agent.policy.problems import Complaints, Notice, Place, Problem, near
 
 Key = tuple[str, str]
 """Kind and name."""
+
+
+class Abilities(Protocol):
+    """What can be done about a metric (an agent.metrics.Metric says so)."""
+
+    @property
+    def throttleable(self) -> bool: ...
+
+    @property
+    def evictable(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerOnly:
+    """Of a metric that is collected and that nothing can be done about but to keep new pods away."""
+
+    throttleable: bool = False
+    evictable: bool = False
+
+
+KnownMetrics = Mapping[str, Abilities]
+"""By the names that rules may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +88,8 @@ class Reading:
         return not self.problems
 
 
-def read_texts(
-    texts: Mapping[str, str], *, metrics: Collection[str], unread: Mapping[str, str] | None = None
-) -> Reading:
-    """Policies from files, by their names. `metrics` are the names that rules may have; `unread` says of files that
-    could not even be read why."""
+def read_texts(texts: Mapping[str, str], *, metrics: KnownMetrics, unread: Mapping[str, str] | None = None) -> Reading:
+    """Policies from files, by their names. `unread` says of files that could not even be read why. Raises nothing."""
     complaints, documents = Complaints(Place("")), list[Document]()
     failed = dict(unread or {})
     for origin, why in sorted(failed.items()):
@@ -85,7 +105,7 @@ def read_texts(
 
 
 def read_documents(
-    documents: Sequence[Document], *, metrics: Collection[str], complaints: Complaints, unread: Collection[str] = ()
+    documents: Sequence[Document], *, metrics: KnownMetrics, complaints: Complaints, unread: Collection[str] = ()
 ) -> Reading:
     """Policies from objects. Raises nothing."""
     objects: dict[Key, PolicyObject] = {}
@@ -98,6 +118,7 @@ def read_documents(
             complaints.problem(f"is there twice, the first time in {_where(first.place)}", "Leave one of them out.")
     result = PolicySet(dict(sorted(objects.items())))
     _check_actions(result, complaints)
+    _check_abilities(result, metrics, complaints)
     _check_watermarks(result, complaints)
     problems = sorted(complaints.problems, key=lambda each: (each.place.origin, each.place.document))
     notices = sorted(complaints.notices, key=lambda each: (each.place.origin, each.place.document))
@@ -128,6 +149,30 @@ def _check_actions(policies: PolicySet, complaints: Complaints) -> None:
             with complaints.at("spec"), complaints.at("allowedActions"):
                 for name in sorted(each.value.allowed_actions - actions):
                     complaints.notice(f"there is no AvoidanceAction {name}")
+
+
+def _check_abilities(policies: PolicySet, metrics: KnownMetrics, complaints: Complaints) -> None:
+    """A rule may ask for what its metric cannot give: to throttle for want of memory."""
+    actions = policies.for_node({}).actions
+    for each in policies.objects.values():
+        if not isinstance(each.value, NodeQos):
+            continue
+        complaints.place = each.place
+        for number, rule in enumerate(each.value.rules):
+            if rule.action not in actions or rule.metric not in metrics:
+                continue
+            action, able = actions[rule.action], metrics[rule.metric]
+            wanted = [
+                (action.throttle is not None and not able.throttleable, "throttles", "throttled"),
+                (action.evicts and not able.evictable, "evicts", "evicted"),
+            ]
+            with complaints.at("spec"), complaints.at("rules"), complaints.at(number):
+                for lacking, does, done in wanted:
+                    if lacking:
+                        complaints.notice(
+                            f"{rule.action} {does}, but nothing can be {done} for {rule.metric}: "
+                            "the rule keeps new pods away, and no more"
+                        )
 
 
 def _check_watermarks(policies: PolicySet, complaints: Complaints) -> None:

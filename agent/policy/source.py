@@ -18,7 +18,7 @@ from typing import Protocol
 from agent.policy import schema
 from agent.policy.documents import LARGEST_FILE, Document
 from agent.policy.objects import AVOIDANCE_ACTION, NODE_QOS, POD_QOS, as_document
-from agent.policy.policies import Key, PolicySet, Reading, read_documents, read_texts
+from agent.policy.policies import Key, KnownMetrics, PolicySet, Reading, read_documents, read_texts
 from agent.policy.problems import Complaints, Notice, Place, Problem
 from watcher.kube import CustomObject, Informer, KubeClient, KubeNoApi, Resource
 
@@ -91,9 +91,9 @@ class DirectoryPolicies:
     """The policies in the files of a directory (*.yaml, *.yml, *.json; not those that begin with a dot, nor in
     directories below it). A ConfigMap that is mounted there is followed."""
 
-    def __init__(self, directory: Path, *, metrics: Collection[str]) -> None:
+    def __init__(self, directory: Path, *, metrics: KnownMetrics) -> None:
         self._directory = directory
-        self._metrics = frozenset(metrics)
+        self._metrics = metrics
         self._signature: Signature | None = None
         self._in_force = InForce()
 
@@ -126,7 +126,7 @@ class DirectoryPolicies:
         _tell(old, self._in_force, origin=str(self._directory))
 
 
-def check_directory(directory: Path, *, metrics: Collection[str]) -> Reading:
+def check_directory(directory: Path, *, metrics: KnownMetrics) -> Reading:
     """What `load-watcher agent --check DIR` says: all that is wrong with the policies there. Raises nothing."""
     try:
         names = [name for name, *_ in _signature(directory)]
@@ -149,7 +149,7 @@ def _signature(directory: Path) -> Signature:
     return tuple(found)
 
 
-def _read(directory: Path, names: Collection[str], *, metrics: Collection[str]) -> Reading:
+def _read(directory: Path, names: Collection[str], *, metrics: KnownMetrics) -> Reading:
     texts, unread = dict[str, str](), dict[str, str]()
     for name in names:
         try:
@@ -176,8 +176,8 @@ class ClusterPolicies:
     """The policies of the cluster, as copies that keep themselves true have them. A kind of which the cluster has no
     CustomResourceDefinition has no objects."""
 
-    def __init__(self, client: KubeClient, *, metrics: Collection[str]) -> None:
-        self._metrics = frozenset(metrics)
+    def __init__(self, client: KubeClient, *, metrics: KnownMetrics) -> None:
+        self._metrics = metrics
         self._changed = True
         self._known: Mapping[str, object] = {}
         self._in_force = InForce()

@@ -31,6 +31,7 @@ from tests.fakes.kube_rules import (
     Item,
     Refusal,
     canonical,
+    check_event,
     full_name,
     group_of,
     has_fields,
@@ -45,6 +46,8 @@ NAMESPACES = "v1/namespaces"
 BUDGETS = "policy/v1/poddisruptionbudgets"
 NODE_METRICS = "metrics.k8s.io/v1beta1/nodes"
 ACCESS_REVIEWS = "authorization.k8s.io/v1/selfsubjectaccessreviews"
+EVENTS = "v1/events"
+CONFIG_MAPS = "v1/configmaps"
 POD_METRICS = "metrics.k8s.io/v1beta1/pods"
 REMEMBERED = 10_000
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -69,6 +72,8 @@ KINDS = {
     PODS: Kind("Pod", namespaced=True, parts=("status", "binding", "eviction")),
     NAMESPACES: Kind("Namespace"),
     BUDGETS: Kind("PodDisruptionBudget", namespaced=True, parts=("status",)),
+    EVENTS: Kind("Event", namespaced=True),
+    CONFIG_MAPS: Kind("ConfigMap", namespaced=True),
     "apps/v1/daemonsets": Kind("DaemonSet", namespaced=True),
     NODE_METRICS: Kind("NodeMetrics"),
     ACCESS_REVIEWS: Kind("SelfSubjectAccessReview"),
@@ -434,6 +439,8 @@ class FakeKube:
                 text = f'{full_name(resource)} "{name}" already exists'
                 raise Refusal(409, text, reason="AlreadyExists", name=name)
             item = {**asked.body, "status": {**NEW.get(resource, {}), **asked.body.get("status", {})}}
+            if resource == EVENTS:
+                check_event(item, asked.namespace)
             return self._shown(resource, self._store(resource, key, item), status=201)
         item = self._there(resource, asked.key)
         if asked.verb == "delete":

@@ -61,6 +61,16 @@ def full_name(resource: str) -> str:
     return f"{plural}.{group}" if group else plural
 
 
+def check_event(event: Item, namespace: str) -> None:
+    """An Event must be where what it is about is; what is in no namespace has its events in "default"."""
+    name, involved = event["metadata"]["name"], event.get("involvedObject", {}).get("namespace", "")
+    if namespace != (involved or "default"):
+        why = f'involvedObject.namespace: Invalid value: "{involved}": does not match event.namespace'
+        raise Refusal(422, f'Event "{name}" is invalid: {why}', name=name, kind="Event")
+    if len(event.get("message", "").encode()) > 1024:
+        raise Refusal(422, f'Event "{name}" is invalid: message: Invalid value: "": can have at most 1024 bytes')
+
+
 # --- selectors -------------------------------------------------------------------------------------------------------
 
 _SET = re.compile(r"\s*(!?)([\w./-]+)\s*(?:(==?|!=)\s*([\w.-]*)|\s(in|notin)\s*\(([^)]*)\))?\s*(?:,|$)")

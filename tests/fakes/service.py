@@ -5,7 +5,8 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -187,12 +188,14 @@ class Live:
         protection: Protection | None = None,
         telemetry: Telemetry | None = None,
         routes: Iterable[Route] = (),
+        lives: Iterable[Callable[[web.Application], AbstractAsyncContextManager[None]]] = (),
     ) -> None:
         self.service = service or FakeService()
         self.telemetry = telemetry or Telemetry(version="1.2.3")
         self.telemetry.watch(self.service)
         self._protection = protection or Protection()
         self._routes = tuple(routes)
+        self._lives = tuple(lives)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="live", daemon=True)
         self._started = threading.Event()
@@ -207,6 +210,7 @@ class Live:
         app = make_app(
             self.service, settings=self._protection, telemetry=self.telemetry, version="1.2.3", routes=self._routes
         )
+        app.cleanup_ctx.extend(self._lives)
         runner = make_runner(app)
         await runner.setup()
         listener = socket.create_server(("127.0.0.1", 0))

@@ -7,7 +7,7 @@ say what it means.
 `results` is what a check may say, `examination` runs the checks of the table below, `pages` writes them down. The rest
 are checks: `surroundings` (settings, environment), `listening` (port, a running service), `database`, `source` (the
 provider and its samples), `pods` (what they use), `cluster` (Kubernetes: access, permissions, names of nodes),
-`scheduler` (the configuration of kube-scheduler).
+`scheduler` (the configuration of kube-scheduler, with `extenders`, `plugins` and `circles`).
 """
 
 from __future__ import annotations

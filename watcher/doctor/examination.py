@@ -32,13 +32,15 @@ STOPPERS = (Status.FAIL, Status.SKIPPED)
 @dataclass
 class Examination:
     """What is examined. `load` gives the settings, or raises SettingsError; `url` is where a running service was said
-    to be, `scheduler_files` are scheduler configurations that were named, `environ` and `cwd` are the process's."""
+    to be, `scheduler_files` are scheduler configurations that were named, `evictor_files` those of what evicts;
+    `environ` and `cwd` are the process's."""
 
     load: Callable[[], Settings]
     environ: Mapping[str, str]
     cwd: Path
     url: str = ""
     scheduler_files: Sequence[Path] = ()
+    evictor_files: Sequence[Path] = ()
     _facts: dict[type, Any] = field(default_factory=dict)
 
     def leave(self, fact: object) -> None:

@@ -5,21 +5,24 @@ one, that its arguments lead past this service, or that a second scheduler waits
 are those of kube-scheduler's own types (kubescheduler.config.k8s.io/v1) and of the Trimaran plug-ins (trimaran.md §9,
 §10).
 
-Pure but for `scheduler`, which reads the files.
+Here are profiles and their plug-ins; `extenders` looks at how our extender is asked, `circles` at thresholds that work
+against each other. Pure but for `scheduler`, which reads the files.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
 
+from watcher.doctor import circles, extenders
 from watcher.doctor.examination import Examination, aside
+from watcher.doctor.plugins import PluginUse, use_of_profile, use_of_table
 from watcher.doctor.results import Result, fail, ok, skipped, some, warn
 from watcher.providers.asking import shown, without_credentials
 from watcher.settings import Settings
@@ -74,41 +77,133 @@ ADDRESS = "http://load-watcher.load-watcher.svc.cluster.local:2020"
 
 
 async def scheduler(examination: Examination) -> Sequence[Result]:
-    """The scheduler configurations that were named by flag, and those that [scheduler] takes over with `from`."""
-    named = [(path, None) for path in examination.scheduler_files]
-    taken_over: list[tuple[Path, str | None]] = []
-    if (settings := examination.find(Settings)) is not None:
-        taken_over = list(_taken_over(settings, cwd=examination.cwd))
-    if not named and not taken_over:
-        return [skipped("no scheduler configuration is named", "give one with --scheduler-config FILE to have it read")]
-    results: list[Result] = []
-    for path, profile in [*named, *taken_over]:
-        try:
-            text = await aside(path.read_bytes)
-        except OSError as error:
-            cure = "name the file that kube-scheduler gets by --config"
-            results.append(fail(f"{path} cannot be read: {error.strerror}", cure))
-            continue
-        found = list(judge(text) if profile is None else judge_taken_over(text, profile=profile))
-        well = "its profiles use this service" if profile is None else "what [scheduler] takes of it is valid"
-        found = found or [ok(f"{well}, with nothing against it")]
-        results += [Result(each.status, f"{path.name}: {each.what}", each.cure) for each in found]
-    return results
+    """The scheduler configurations that were named by flag, the profiles of [scheduler], with the files that they take
+    over by `from`, and what evicts beside them."""
+    settings = examination.find(Settings)
+    own = [] if settings is None else [await _own(name, table, examination.cwd) for name, table in _tables(settings)]
+    service = _service(settings, own) if settings is not None and own else None
+    results = [result for profile in own for result in profile.results]
+    profiles = [circles.Profile(f"[scheduler.{each.name}]", each.use) for each in own if each.use is not None]
+    for path, text in await _texts(examination.scheduler_files, "kube-scheduler gets by --config", results):
+        results += _of_file(path, _judged(text, service, settings))
+        profiles += profiles_in(text, path.name)
+    evictors: list[circles.Evictor] = []
+    for path, text in await _texts(examination.evictor_files, "the descheduler or the agent gets", results):
+        found, problems = circles.evictors_in(text)
+        results += _of_file(path, problems)
+        evictors += [replace(each, where=f"{path.name}: {each.where}") for each in found]
+    results += circles.judge(profiles, evictors)
+    if results:
+        return results
+    if own:
+        return [ok(f"the plug-ins of {some([f'[scheduler.{each.name}]' for each in own])} go together")]
+    return [skipped("no scheduler configuration is named", "give one with --scheduler-config FILE to have it read")]
 
 
-def _taken_over(settings: Settings, *, cwd: Path) -> Iterator[tuple[Path, str]]:
-    """The files that the tables of [scheduler] name, with the profile wanted of each, "" for any."""
-    for table in settings.parts.get("scheduler", {}).values():
-        if isinstance(table, dict) and isinstance(table.get("from"), str):
-            yield cwd / table["from"], str(table.get("profile", ""))
+async def _texts(paths: Sequence[Path], which: str, results: list[Result]) -> list[tuple[Path, bytes]]:
+    """The files that can be read; the others are told in the results."""
+    found = []
+    for path in paths:
+        text = await _read(path, f"name the file that {which}")
+        if isinstance(text, Result):
+            results.append(text)
+        else:
+            found.append((path, text))
+    return found
+
+
+def _judged(text: bytes, service: extenders.OwnService | None, settings: Settings | None) -> list[Result]:
+    found = list(judge(text, service)) or [ok("its profiles use this service, with nothing against it")]
+    if service is None and settings is not None and _asks_ours(text):
+        cure = "give the settings of the service that is asked, by --config"
+        found.append(skipped("what its extender asks is not in these settings", cure))
+    return found
+
+
+async def _read(path: Path, cure: str) -> bytes | Result:
+    try:
+        return await aside(path.read_bytes)
+    except OSError as error:
+        return fail(f"{path} cannot be read: {error.strerror}", cure)
+
+
+def _of_file(path: Path, results: Iterable[Result]) -> list[Result]:
+    return [Result(each.status, f"{path.name}: {each.what}", each.cure) for each in results]
+
+
+# --- our own profiles ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A profile of [scheduler.NAME], what its file has against it, and its plug-ins, None where they cannot be told."""
+
+    name: str
+    bind: bool
+    use: PluginUse | None
+    results: Sequence[Result] = ()
+
+
+def _tables(settings: Settings) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The tables [scheduler.NAME]; those that are none are problems of the settings already."""
+    tables = settings.parts.get("scheduler", {})
+    return ((name, table) for name, table in tables.items() if isinstance(table, dict))
+
+
+async def _own(name: str, table: Mapping[str, Any], cwd: Path) -> _Own:
+    bind = table.get("bind") is True
+    if not isinstance(table.get("from"), str):
+        return _Own(name, bind, use_of_table(table))
+    path, profile = cwd / table["from"], str(table.get("profile", ""))
+    text = await _read(path, "name a file that can be read")
+    if isinstance(text, Result):
+        return _Own(name, bind, None, [text])
+    found = list(judge_taken_over(text, profile=profile)) or [ok("what [scheduler] takes of it is valid")]
+    uses = [use for called, use in _uses(_configurations(yaml.safe_load_all(text))) if profile in ("", called)]
+    return _Own(name, bind, uses[0] if len(uses) == 1 else None, _of_file(path, found))
+
+
+def _service(settings: Settings, own: Sequence[_Own]) -> extenders.OwnService:
+    profiles = {each.name: extenders.OwnProfile(each.bind, each.use) for each in own}
+    server = settings.server
+    return extenders.OwnService(profiles, tls=bool(server.tls_cert), client_ca=bool(server.tls_client_ca))
+
+
+def profiles_in(content: str | bytes, name: str) -> list[circles.Profile]:
+    """The profiles of a configuration that has plug-ins which we know; `name` is that of its file."""
+    try:
+        found = list(_uses(_configurations(yaml.safe_load_all(content))))
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return []  # which `judge` has said
+    return [circles.Profile(f"{name}: profile {called}", use) for called, use in found if use.filtering or use.scoring]
+
+
+def _uses(configurations: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, PluginUse]]:
+    """The plug-ins of each profile, by its name."""
+    for configuration in configurations:
+        given = configuration.get("profiles")
+        for profile in (each for each in given if isinstance(each, dict)) if isinstance(given, list) else ():
+            plugins, _ = _read_plugins(profile.get("plugins"), where="")
+            named = {name for names in plugins.enabled.values() for name in names}
+            filtering = {name for name in named if plugins.runs(name, "filter")}
+            scoring = {name for name in named if plugins.runs(name, "score")}
+            called = str(profile.get("schedulerName", "default-scheduler"))
+            yield called, use_of_profile(profile, filtering=filtering, scoring=scoring)
+
+
+def _asks_ours(content: str | bytes) -> bool:
+    try:
+        return any(_asks_our_extender(each) for each in _configurations(yaml.safe_load_all(content)))
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return False
 
 
 # --- the document ----------------------------------------------------------------------------------------------------
 
 
-def judge(content: str | bytes) -> Iterator[Result]:
-    """All that is wrong with a configuration for kube-scheduler with the Trimaran plug-ins, given as YAML or JSON, or
-    inside a ConfigMap."""
+def judge(content: str | bytes, service: extenders.OwnService | None = None) -> Iterator[Result]:
+    """All that is wrong with a configuration for kube-scheduler with the Trimaran plug-ins or with our extender, given
+    as YAML or JSON, or inside a ConfigMap; `service` is what our settings say of that extender."""
     try:
         documents = [each for each in yaml.safe_load_all(content) if each is not None]
         configurations = list(_configurations(documents))
@@ -122,7 +217,7 @@ def judge(content: str | bytes) -> Iterator[Result]:
         found = f"; it has {some(kinds)}" if kinds else ""
         yield fail(f"there is no {KIND} in it{found}", f"begin it with apiVersion: {API_VERSION} and kind: {KIND}")
     for configuration in configurations:
-        yield from _judge(configuration)
+        yield from _judge(configuration, service)
 
 
 def judge_taken_over(content: str | bytes, *, profile: str) -> Iterator[Result]:
@@ -150,7 +245,7 @@ def _configurations(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
             yield document
 
 
-def _judge(configuration: Mapping[str, Any]) -> Iterator[Result]:
+def _judge(configuration: Mapping[str, Any], service: extenders.OwnService | None) -> Iterator[Result]:
     yield from _version(configuration)
     yield from _unknown(configuration, TOP, where="the configuration", near_only=True)
     profiles = configuration.get("profiles")
@@ -165,17 +260,33 @@ def _judge(configuration: Mapping[str, Any]) -> Iterator[Result]:
         scoring = [plugin for plugin in TRIMARAN if plugins.runs(plugin, "score")]
         yield from _judge_profile(each, plugins, scoring, where=f"profile {name}")
         score_by_load |= bool(scoring)
+        if not scoring:
+            yield from _beside_our_extender(configuration, plugins, where=f"profile {name}")
     if not score_by_load and not _asks_our_extender(configuration):
         cure = "enable one, for example plugins.score.enabled: [{name: TargetLoadPacking}]"
         yield fail(f"no profile enables a plug-in that scores by load ({', '.join(TRIMARAN)})", cure)
+    yield from extenders.judge(configuration.get("extenders"), service)
     yield from _lease(configuration, names)
 
 
 def _asks_our_extender(configuration: Mapping[str, Any]) -> bool:
     """Whether nodes are scored by an extender with a path like ours, /scheduler/PROFILE."""
-    extenders = configuration.get("extenders")
-    given = [each for each in extenders if isinstance(each, dict)] if isinstance(extenders, list) else []
-    return any(each.get("prioritizeVerb") and "/scheduler/" in str(each.get("urlPrefix")) for each in given)
+    return any(each.get("prioritizeVerb") for each in _our_extenders(configuration))
+
+
+def _our_extenders(configuration: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    given = configuration.get("extenders")
+    return [each for each in given if extenders.is_ours(each)] if isinstance(given, list) else []
+
+
+def _beside_our_extender(configuration: Mapping[str, Any], plugins: Plugins, *, where: str) -> Iterator[Result]:
+    """Plug-ins of Kubernetes with as much to say as an extender of ours that scores."""
+    weights = [each.get("weight") for each in _our_extenders(configuration) if each.get("prioritizeVerb")]
+    on = [each for each in RIVALS if not plugins.is_off(each, "score")]
+    if on and 1 in weights:
+        told = f"{where}: {' and '.join(on)} score{'s' if len(on) == 1 else ''} by requests, against our extender"
+        names = ", ".join(f"{{name: {each}}}" for each in on)
+        yield warn(told, f"add [{names}] to plugins.score.disabled, or give the extender a higher weight")
 
 
 def _version(configuration: Mapping[str, Any]) -> Iterator[Result]:

@@ -4,7 +4,7 @@ A client library would bring every type of the API and none of what is hard: a w
 that expires half read, objects that went while nobody looked. So the types here are cut down to what is used
 (`objects`, on the common `shapes`), and the hard part is ours (`informer`). `credentials` finds out who we are,
 `client` asks, `answers` reads what comes back, `errors` says what a refusal means for the operator, `quantity` reads
-Kubernetes' numbers. What changes anything is in `eviction` and `changes`.
+Kubernetes' numbers. What changes anything is in `eviction` and `changes`, what tells of it in `events`.
 """
 
 from watcher.kube.answers import Event, Listing
@@ -24,13 +24,17 @@ from watcher.kube.errors import (
     KubeUnreachable,
     missing_rule,
 )
+from watcher.kube.events import About, Reporter, report
 from watcher.kube.eviction import Eviction, Evictor, Outcome
 from watcher.kube.informer import Informer
 from watcher.kube.objects import (
+    CONFIG_MAPS,
+    EVENTS,
     NODE_METRICS,
     NODES,
     PODS,
     Condition,
+    ConfigMap,
     Container,
     CustomObject,
     Node,
@@ -48,12 +52,16 @@ from watcher.kube.quantity import nano
 from watcher.kube.shapes import Metadata, Resource, key_of
 
 __all__ = [
+    "CONFIG_MAPS",
+    "EVENTS",
     "EVERYTHING",
     "NODES",
     "NODE_METRICS",
     "PODS",
+    "About",
     "Access",
     "Condition",
+    "ConfigMap",
     "Container",
     "CustomObject",
     "Event",
@@ -83,6 +91,7 @@ __all__ = [
     "Pod",
     "Quantities",
     "Quantity",
+    "Reporter",
     "Resource",
     "Resources",
     "Selector",
@@ -94,5 +103,6 @@ __all__ = [
     "missing_rule",
     "nano",
     "remove_taint",
+    "report",
     "set_condition",
 ]

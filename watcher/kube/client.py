@@ -167,6 +167,11 @@ class KubeClient:
             decoder = self._decoders.setdefault(resource.item, list_decoder(resource.item))
             return read_page(body, decoder, resource=resource)
 
+    async def count(self, resource: Resource[Any]) -> int:
+        """How many objects of a resource there are, which one of them tells. Raises KubeError."""
+        page, unread = await self._page(resource, {"limit": "1"})
+        return len(page.items or ()) + len(unread) + (page.metadata.remaining or 0)
+
     async def get(self, resource: Resource[ItemT], key: str) -> ItemT:
         """One object, by its `key_of`. Raises KubeNotFound if there is none, and other KubeErrors."""
         call = _Call(resource, "get", resource.path_of(key))
@@ -234,6 +239,13 @@ class KubeClient:
         call = _Call(resource, "patch", path, "PATCH", subresource, body=change, content_type=kind.value)
         async with self._translated(resource):
             return read_item(await self._ask(call), resource=resource)
+
+    async def add(self, resource: Resource[Any], content: object, *, namespace: str = "") -> None:
+        """Make an object, with the name that its metadata has. Raises KubeConflict if there is one of that name, and
+        other KubeErrors."""
+        call = _Call(resource, "create", resource.path_in(namespace), "POST", body=content)
+        async with self._translated(resource):
+            await self._ask(call)
 
     async def create(self, resource: Resource[Any], key: str, content: object, *, subresource: str) -> None:
         """Post to a subresource of an object: "binding", "eviction". Raises KubeError."""

@@ -64,12 +64,14 @@ PASSING = (Outcome.PROTECTED, Outcome.UNANSWERED)
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """An outcome after so many `tries`, with the server's words and, for what an operator can mend, a hint."""
+    """An outcome after so many `tries`, with the server's words and, for what an operator can mend, a hint.
+    `retry_after` is how many seconds it wants us to wait before another try, where it says so."""
 
     outcome: Outcome
     message: str = ""
     hint: str = ""
     tries: int = 1
+    retry_after: float | None = None
 
 
 class Evictor:
@@ -104,7 +106,7 @@ class Evictor:
                 outcome = outcome_of(error)
                 wait = error.retry_after or delay
                 if outcome not in PASSING or self._clock() + wait > give_up:
-                    return Eviction(outcome, str(error), error.hint, tries)
+                    return Eviction(outcome, str(error), error.hint, tries, error.retry_after)
                 log.debug("evicting %s is tried again in %g s: %s", key, wait, error)
                 delay = delay if error.retry_after else 2 * delay
             await self._sleep(wait)

@@ -236,6 +236,19 @@ class CustomObject(msgspec.Struct, frozen=True):
     status: dict[str, Any] = {}
 
 
+class ConfigMap(msgspec.Struct, frozen=True):
+    """Texts by name."""
+
+    metadata: Metadata = Metadata()
+    data: Mapping[str, str] = {}
+
+
+class EventObject(msgspec.Struct, frozen=True):
+    """Something that happened to an object, as `kubectl get events` shows it. We write them and read none."""
+
+    metadata: Metadata = Metadata()
+
+
 class AccessReviewStatus(msgspec.Struct, frozen=True):
     """The answer to a question for a right."""
 
@@ -252,6 +265,8 @@ class AccessReview(msgspec.Struct, frozen=True):
 NODES: Resource[Node] = Resource("", "v1", "nodes", Node)
 NODE_METRICS: Resource[NodeMetrics] = Resource("metrics.k8s.io", "v1beta1", "nodes", NodeMetrics)
 PODS: Resource[Pod] = Resource("", "v1", "pods", Pod)
+CONFIG_MAPS: Resource[ConfigMap] = Resource("", "v1", "configmaps", ConfigMap)
+EVENTS: Resource[EventObject] = Resource("", "v1", "events", EventObject)
 ACCESS_REVIEWS: Resource[AccessReview] = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", AccessReview
 )

@@ -61,6 +61,15 @@ class Resource(Generic[T_co]):
         """Where it is listed, in all namespaces if it has any."""
         return f"{self._root}/{self.plural}"
 
+    def path_in(self, namespace: str) -> str:
+        """Where objects of a namespace are made, or, without one, those of the cluster. Raises KubeRefused for what can
+        be no name."""
+        if not namespace:
+            return self.path
+        if not _NAME.fullmatch(namespace):
+            raise KubeRefused(f"{shown(repr(namespace))} is no name of a namespace")
+        return f"{self._root}/namespaces/{namespace}/{self.plural}"
+
     def path_of(self, key: str, subresource: str = "") -> str:
         """Where one object is, by its name or, if it is in a namespace, by NAMESPACE/NAME (`key_of`). Raises
         KubeRefused for what can be no name: it would lead elsewhere."""
@@ -81,11 +90,16 @@ def key_of(item: Object) -> str:
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
 
 
-class ListMetadata(msgspec.Struct, frozen=True, rename={"resource_version": "resourceVersion", "more": "continue"}):
-    """Of a list: at which version of the cluster it is true, and the mark of its next page."""
+_LIST_NAMES = {"resource_version": "resourceVersion", "more": "continue", "remaining": "remainingItemCount"}
+
+
+class ListMetadata(msgspec.Struct, frozen=True, rename=_LIST_NAMES):
+    """Of a list: at which version of the cluster it is true, the mark of its next page, and how many objects there are
+    on all pages that follow (not told for a selection)."""
 
     resource_version: str = ""
     more: str = ""
+    remaining: int | None = None
 
 
 class ObjectList(msgspec.Struct, Generic[T_co], frozen=True):

@@ -377,6 +377,14 @@ def test_two_rules_that_take_and_give_back_at_once_contradict_each_other():
     assert "the lower watermark, 4000, counts" in several.notices[0].message
 
 
+def test_a_rule_that_asks_for_what_its_metric_cannot_give_is_told():
+    """As Crane's own example does, which throttles for a run queue's time: it only keeps new pods away."""
+    rule = a_rule(metricRule={"name": "container_sched_run_queue_time", "value": 3})
+    (notice,) = reading(node_qos(rule), throttling()).notices
+    assert "spec.rules[0]" == notice.place.path
+    assert "nothing can be throttled for container_sched_run_queue_time" in notice.message
+
+
 def test_names_that_are_there_twice_are_told():
     (found,) = reading(throttling(), throttling()).problems
     assert "is there twice, the first time in a.yaml document 1" in found.message

@@ -5,9 +5,14 @@ from typing import Any
 
 import yaml
 
-from agent.policy import Reading, read_texts
+from agent.policy import Reading, TriggerOnly, read_texts
 
-METRICS = ("cpu_total_usage", "cpu_total_utilization", "memory_total_utilization", "container_sched_run_queue_time")
+METRICS = {
+    "cpu_total_usage": TriggerOnly(throttleable=True, evictable=True),
+    "cpu_total_utilization": TriggerOnly(evictable=True),
+    "memory_total_utilization": TriggerOnly(evictable=True),
+    "container_sched_run_queue_time": TriggerOnly(),
+}
 API = "ensurance.crane.io/v1alpha1"
 
 

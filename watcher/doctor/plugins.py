@@ -1,0 +1,69 @@
+"""Which of our plug-ins a profile has, and with which arguments: from the tables [scheduler.NAME], and from a
+KubeSchedulerConfiguration.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Args = Mapping[str, Any]
+
+FILTERING = ("HighLoadFilter", "LoadAwareScheduling", "NodeResourceLimits")
+SCORING = (
+    *("TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment", "Peaks", "NodeResourceLimits"),
+    "LoadAwareScheduling",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginUse:
+    """Arguments by plug-in that filters, and by plug-in that scores; `others` says that there are plug-ins which we do
+    not know."""
+
+    filtering: Mapping[str, Args]
+    scoring: Mapping[str, Args]
+    others: bool = False
+
+
+def use_of(plugins: Mapping[str, Any], *, filtering: bool = True, scoring: bool = True) -> PluginUse:
+    """Of plug-ins with their arguments, used at these extension points. What is no mapping counts as no arguments."""
+    args = {name: given if isinstance(given, Mapping) else {} for name, given in plugins.items()}
+    filters = {name: each for name, each in args.items() if name in FILTERING and _filters(name, each)}
+    scores = {name: each for name, each in args.items() if name in SCORING}
+    others = any(name not in (*FILTERING, *SCORING) for name in args)
+    return PluginUse(filters if filtering else {}, scores if scoring else {}, others)
+
+
+def _filters(name: str, args: Args) -> bool:
+    return name != "NodeResourceLimits" or args.get("filter") is True
+
+
+def joined(*uses: PluginUse) -> PluginUse:
+    """All of them together."""
+    return PluginUse(
+        {name: args for use in uses for name, args in use.filtering.items()},
+        {name: args for use in uses for name, args in use.scoring.items()},
+        any(use.others for use in uses),
+    )
+
+
+def use_of_table(table: Mapping[str, Any]) -> PluginUse:
+    """Of a table [scheduler.NAME] with plugins."""
+    given = table.get("plugins")
+    items = [each for each in given if isinstance(each, Mapping)] if isinstance(given, list) else []
+    return use_of({str(each.get("name")): each.get("args") for each in items})
+
+
+def use_of_profile(profile: Mapping[str, Any], *, filtering: set[str], scoring: set[str]) -> PluginUse:
+    """Of a profile of a KubeSchedulerConfiguration, in which these plug-ins run in filter, and these in score."""
+    given = profile.get("pluginConfig")
+    items = [each for each in given if isinstance(each, Mapping)] if isinstance(given, list) else []
+    args = {str(each.get("name")): each.get("args") for each in items}
+    return joined(
+        use_of({name: args.get(name) for name in filtering}, scoring=False),
+        use_of({name: args.get(name) for name in scoring}, filtering=False),
+    )
