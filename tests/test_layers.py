@@ -33,6 +33,7 @@ HOMES = {
     "psutil": ("watcher/providers/host.py", "watcher/doctor/listening.py"),
     "apscheduler": ("watcher/server.py",),
     "kubernetes_asyncio": ("watcher/kube/",),
+    "google": ("agent/qrm/wire.py", "agent/qrm/protos/"),
     "grpc": ("agent/qrm/server.py", "agent/qrm/endpoint.py", "agent/qrm/protos/"),
 }
 

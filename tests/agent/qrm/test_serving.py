@@ -1,0 +1,314 @@
+"""A plug-in of ours on a real socket, asked by our endpoint."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.qrm.checkpoint import fnv1a
+from agent.qrm.endpoint import Endpoint, Options, PluginFailed, PluginInfo, ask_info, notify
+from agent.qrm.files import BadState, StateFile, set_aside, write_atomic
+from agent.qrm.plugins.base import Plugin
+from agent.qrm.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
+from agent.qrm.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
+from agent.qrm.server import CannotServe, PluginServer, SocketServer
+from agent.qrm.topology import Hint
+from tests.agent.qrm.test_plugins import ask, cpu_plugin
+from tests.waiting import eventually
+
+ON_0 = Hint(frozenset({0}), preferred=True)
+
+
+@asynccontextmanager
+async def serving(directory: Path, *, plugin: Plugin | None = None) -> AsyncIterator[tuple[PluginServer, Endpoint]]:
+    server = PluginServer(plugin or cpu_plugin(), directory / "cpu.sock", StateFile(directory / "cpu_plugin_state"))
+    await server.start()
+    endpoint = Endpoint("cpu", directory / "cpu.sock")
+    try:
+        await endpoint.open()
+        yield server, endpoint
+    finally:
+        await endpoint.close()
+        await server.stop()
+
+
+def run(test) -> None:
+    asyncio.run(test)
+
+
+def test_an_admission_over_the_socket(tmp_path: Path):
+    async def test() -> None:
+        async with serving(tmp_path) as (_, endpoint):
+            assert endpoint.options == Options(pre_start=False, aligned=True, reconcile=True)
+            request = ask("cpu", "pod1", "storage-service", 20)
+            assert await endpoint.hints(request) == (ON_0, Hint(frozenset({1}), preferred=True))
+            allocated = await endpoint.allocate(ask("cpu", "pod1", "storage-service", 20, hint=ON_0))
+            assert allocated
+            assert allocated["cpu"].allocation_result == "2-21"
+            assert await endpoint.allocations() == {"pod1": {"container0": allocated}}
+            aware = await endpoint.aware("pod1", "container0")
+            assert (aware["cpu"].total, aware["cpu"].by_node) == (20.0, {0: 20.0})
+            assert await endpoint.aware("nobody", "container0") == {}
+            free, whole = (await endpoint.allocatable())["cpu"]
+            assert (free.by_node, whole.by_node) == ({0: 38.0, 1: 38.0}, {0: 40.0, 1: 40.0})
+            await endpoint.pre_start(pb.PreStartContainerRequest(pod_uid="pod1"))
+            await endpoint.remove_pod("pod1")
+            assert await endpoint.allocations() == {}
+
+    run(test())
+
+
+def test_no_preference_and_impossible_over_the_socket(tmp_path: Path):
+    async def test() -> None:
+        async with serving(tmp_path) as (_, endpoint):
+            assert await endpoint.hints(ask("cpu", "p", "online-micro_service", 2)) is None
+            assert await endpoint.hints(ask("cpu", "p", "storage-service", 200)) == ()
+
+    run(test())
+
+
+def test_what_cannot_be_allocated_is_an_error_with_its_reason(tmp_path: Path):
+    async def test() -> None:
+        async with serving(tmp_path) as (_, endpoint):
+            with pytest.raises(PluginFailed, match="the plug-in for cpu failed in Allocate: UNKNOWN: no available"):
+                await endpoint.allocate(ask("cpu", "p", "storage-service", 200))
+            with pytest.raises(PluginFailed, match="INVALID_ARGUMENT: this is the plug-in for cpu, and was asked for"):
+                await endpoint.allocate(ask("x", "p", "storage-service", 200))
+
+    run(test())
+
+
+def test_a_decision_that_cannot_be_kept_was_not_made(tmp_path: Path):
+    async def test() -> None:
+        async with serving(tmp_path) as (server, endpoint):
+            server.state.path = tmp_path / "gone" / "cpu_plugin_state"  # as if the disk had been taken away
+            with pytest.raises(PluginFailed, match="could not be kept on disk: No such file or directory"):
+                await endpoint.allocate(ask("cpu", "p", "storage-service", 2))
+            assert await endpoint.allocations() == {}
+
+    run(test())
+
+
+def test_registration(tmp_path: Path):
+    async def test() -> None:
+        async with serving(tmp_path) as (server, _):
+            path = tmp_path / "cpu.sock"
+            assert await ask_info(path) == PluginInfo("ResourcePlugin", "cpu", "", ("v1alpha1",))
+            told = [server.registered]
+            for error in ("no handler registered for plugin type: ResourcePlugin", ""):
+                await notify(path, error)
+                told.append(server.registered)
+            assert told == [None, "no handler registered for plugin type: ResourcePlugin", ""]
+
+    run(test())
+
+
+def test_nobody_on_the_socket(tmp_path: Path):
+    async def test() -> None:
+        with pytest.raises(PluginFailed, match="failed in GetInfo: UNAVAILABLE"):
+            await ask_info(tmp_path / "none.sock")
+        endpoint = Endpoint("cpu", tmp_path / "none.sock")
+        with pytest.raises(PluginFailed, match="failed in GetResourcePluginOptions: UNAVAILABLE"):
+            await endpoint.open()
+        await endpoint.close()
+
+    run(test())
+
+
+class Odd(pb_grpc.ResourcePluginServicer):
+    """Answers for another pod, and hangs when it is to remove one."""
+
+    async def GetTopologyHints(self, request, context):  # noqa: N802
+        return pb.ResourceHintsResponse(pod_uid="somebody else", resource_name="cpu")
+
+    async def Allocate(self, request, context):  # noqa: N802
+        return pb.ResourceAllocationResponse(pod_uid=request.pod_uid, container_name="another")
+
+    async def RemovePod(self, request, context):  # noqa: N802
+        await asyncio.Event().wait()
+
+
+def test_odd_plugins(tmp_path: Path):
+    async def test() -> None:
+        path = tmp_path / "odd.sock"
+        served = SocketServer(path, [lambda server: pb_grpc.add_ResourcePluginServicer_to_server(Odd(), server)])
+        await served.start()
+        endpoint = Endpoint("cpu", path, call_seconds=0.2)
+        try:
+            with pytest.raises(PluginFailed, match="its answer is about pod_uid 'somebody else', not 'p'"):
+                await endpoint.hints(ask("cpu", "p", "", 1))
+            with pytest.raises(PluginFailed, match="its answer is about container_name 'another', not 'container0'"):
+                await endpoint.allocate(ask("cpu", "p", "", 1))
+            with pytest.raises(PluginFailed, match="failed in RemovePod: DEADLINE_EXCEEDED"):
+                await endpoint.remove_pod("p")
+            with pytest.raises(PluginFailed, match="failed in GetResourcesAllocation: UNIMPLEMENTED"):
+                await endpoint.allocations()
+        finally:
+            await endpoint.close()
+            await served.stop(grace=0)
+        with pytest.raises(PluginFailed, match="CANCELLED"):
+            await endpoint.allocations()
+
+    run(test())
+
+
+# --- the socket --------------------------------------------------------------------------------------------------
+
+
+def test_a_path_too_long_is_refused_by_its_length(tmp_path: Path):
+    path = tmp_path / ("x" * 108)
+    with pytest.raises(CannotServe, match="and a unix socket's may have 107: choose a shorter directory"):
+        run(SocketServer(path, []).start())
+
+
+def test_a_live_socket_is_not_taken_over(tmp_path: Path):
+    async def test() -> None:
+        async with serving(tmp_path):
+            with pytest.raises(CannotServe, match="another load-watcher serves"):
+                await SocketServer(tmp_path / "cpu.sock", []).start()
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(tmp_path / "other.sock"))
+            other.listen()
+            with pytest.raises(CannotServe, match="another process listens on"):
+                await SocketServer(tmp_path / "other.sock", []).start()
+
+    run(test())
+
+
+def test_what_a_dead_process_left_is_cleared_away(tmp_path: Path):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "cpu.sock"))
+
+    async def test() -> None:
+        async with serving(tmp_path) as (_, endpoint):
+            assert await endpoint.allocations() == {}
+            assert (tmp_path / "cpu.sock").stat().st_mode & 0o777 == 0o660
+
+    run(test())
+
+
+def test_a_directory_in_the_way_is_named(tmp_path: Path):
+    (tmp_path / "cpu.sock").mkdir()
+    with pytest.raises(CannotServe, match=r"cpu\.sock is in the way: Is a directory"):
+        run(SocketServer(tmp_path / "cpu.sock", []).start())
+
+
+# --- the state file ----------------------------------------------------------------------------------------------
+
+
+def test_the_state_is_there_after_a_restart(tmp_path: Path):
+    async def test() -> None:
+        async with serving(tmp_path) as (_, endpoint):
+            before = await endpoint.allocate(ask("cpu", "p", "storage-service", 2))
+        async with serving(tmp_path) as (_, endpoint):
+            assert await endpoint.allocations() == {"p": {"container0": before}}
+
+    run(test())
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"machineState": {}, "checksum": 1}', b"[1]"])
+def test_a_state_that_cannot_be_used_is_set_aside(tmp_path: Path, content: bytes):
+    (tmp_path / "cpu_plugin_state").write_bytes(content)
+
+    async def test() -> None:
+        async with serving(tmp_path) as (_, endpoint):
+            assert await endpoint.allocations() == {}
+
+    run(test())
+    (kept,) = tmp_path.glob("cpu_plugin_state.corrupt-*")
+    assert kept.read_bytes() == content
+
+
+def test_a_state_of_another_machine_is_set_aside(tmp_path: Path):
+    state = StateFile(tmp_path / "cpu_plugin_state")
+    state.write({**cpu_plugin().document(), "machineState": {}})
+
+    async def test() -> None:
+        async with serving(tmp_path) as (_, endpoint):
+            assert await endpoint.allocations() == {}
+
+    run(test())
+    assert list(tmp_path.glob("cpu_plugin_state.corrupt-*"))
+
+
+def test_two_files_set_aside_in_a_second_are_both_kept(tmp_path: Path):
+    for content in ("one", "two", "three"):
+        (tmp_path / "state").write_text(content)
+        set_aside(tmp_path / "state", "a test")
+    assert {kept.read_text() for kept in tmp_path.glob("state.corrupt-*")} == {"one", "two", "three"}
+
+
+def test_the_checksum_is_of_the_canonical_content(tmp_path: Path):
+    state = StateFile(tmp_path / "s")
+    state.write({"b": 1, "a": {"d": 2, "c": "x"}})
+    content = b'{"a":{"c":"x","d":2},"b":1}'
+    assert (tmp_path / "s").read_bytes() == content[:-1] + b',"checksum":%d}' % fnv1a(content)
+    assert StateFile(tmp_path / "s").read() == {"b": 1, "a": {"d": 2, "c": "x"}}
+    (tmp_path / "s").write_bytes((tmp_path / "s").read_bytes().replace(b"x", b"y"))
+    with pytest.raises(BadState, match="its checksum is"):
+        state.read()
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path):
+    write_atomic(tmp_path / "s", b"before")
+    (tmp_path / f".s.{os.getpid()}").mkdir()  # the new file cannot be made
+    with pytest.raises(OSError, match="Is a directory"):
+        write_atomic(tmp_path / "s", b"after")
+    assert (tmp_path / "s").read_bytes() == b"before"
+
+
+# --- a plug-in that is killed ------------------------------------------------------------------------------------
+
+PROCESS = """
+import asyncio, sys
+from pathlib import Path
+from tests.agent.qrm.test_serving import serving
+
+async def main():
+    async with serving(Path(sys.argv[1])):
+        print("serving", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def start_process(directory: Path) -> subprocess.Popen[str]:
+    started = subprocess.Popen([sys.executable, "-c", PROCESS, str(directory)], stdout=subprocess.PIPE, text=True)
+    assert started.stdout
+    assert started.stdout.readline() == "serving\n"
+    return started
+
+
+@pytest.mark.slow
+def test_kill_and_start_again(tmp_path: Path):
+    """The endpoint's channel finds the new process by itself; what was answered before the kill is known after it."""
+
+    async def test() -> None:
+        first = await asyncio.to_thread(start_process, tmp_path)
+        endpoint = Endpoint("cpu", tmp_path / "cpu.sock")
+        before = await endpoint.allocate(ask("cpu", "p", "storage-service", 2))
+        first.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(first.communicate)
+        with pytest.raises(PluginFailed, match="UNAVAILABLE"):
+            await endpoint.allocations()
+        second = await asyncio.to_thread(start_process, tmp_path)
+        try:
+
+            async def known():
+                return await endpoint.allocations() == {"p": {"container0": before}}
+
+            await eventually(known, what="the second process to know the pod", ignoring=(PluginFailed,))
+        finally:
+            second.kill()
+            await asyncio.to_thread(second.communicate)
+            await endpoint.close()
+
+    run(test())
