@@ -74,7 +74,9 @@ class SchedulerTelemetry:
         for (name, plugin), instead in fallback.items():
             before = self._seen.fallback.get((name, plugin), "")
             if instead and not before:
-                told = "scheduler profile %s: most nodes lack the load that %s goes by; until then it goes by %s"
+                told = (
+                    "scheduler profile %s: most nodes lack the load that %s goes by; until they have it, it goes by %s"
+                )
                 log.warning(told, name, plugin, instead)
             elif before and not instead:
                 log.info("scheduler profile %s: %s goes by load", name, plugin)

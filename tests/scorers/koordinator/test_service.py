@@ -15,6 +15,7 @@ from aiohttp import web
 
 from scorers.koordinator.metrics import NODE_METRIC_OBJECTS
 from scorers.service import Scheduling
+from scorers.table import PodInfo
 from tests.fakes.decisions import DecisionList
 from tests.fakes.kube import FakeKube
 from tests.fakes.pods import publish_pods
@@ -66,6 +67,7 @@ def ask(
     step: str,
     *expected: float,
     change: Callable[[], None] = lambda: None,
+    asked: PodInfo = POD,
 ) -> None:
     """Wait until the score of the node has, in this step, each of these values in turn; `change` comes between."""
     service = Service(server.kubeconfig(tmp_path / "config"))
@@ -76,7 +78,7 @@ def ask(
     def is_there(value: float) -> bool:
         if "a" not in cluster.row:
             return False
-        ((_, scores),) = profiles["default"].rank(POD, rows(cluster, "a"), now=END).parts
+        ((_, scores),) = profiles["default"].rank(asked, rows(cluster, "a"), now=END).parts
         return np.array_equal(scores.steps[step], [value], equal_nan=True)
 
     async def follow() -> None:
@@ -128,3 +130,18 @@ def test_what_pods_use_is_asked_for_where_it_is_needed(tmp_path: Path) -> None:
         server.pod("p", node="a", spec={"containers": [{"name": "c", "resources": resources}]})
         args = {"nodeMetricSource": "windowsAndPods", "scoreAccordingProdUsage": True}
         ask(server, tmp_path, args, "cpu measured", 250)
+
+
+def test_what_pods_of_a_workload_used_is_what_its_next_one_is_estimated_by(tmp_path: Path) -> None:
+    """Three minutes of one pod, a quarter of a core each, on a node that uses two."""
+    owner = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "controller": True}]}
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(END - 3600)}
+    with FakeKube() as server:
+        server.node("a", cpu="10", memory="100Gi")
+        server.pod("p", node="a", metadata=owner, status={"conditions": [placed]})
+        args = {
+            "nodeMetricSource": "windowsAndPods",
+            "estimator": "ownerHistoryEstimator",
+            "ownerHistory": {"minReadings": 3},
+        }
+        ask(server, tmp_path, args, "cpu with the pod", 2250, asked=info(metadata=owner))
