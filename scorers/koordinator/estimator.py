@@ -112,11 +112,11 @@ class OwnerHistoryEstimator:
         if self.history is None or not self.history.measured:
             return dict.fromkeys(MEASURED, "by default: it is not known what pods use")
         wanted = self._rules.history
-        few = f"fewer than {wanted.min_readings} of {wanted.min_pods}"
+        needed = f"needed are {wanted.min_readings} of {wanted.min_pods}"
         return {
             resource: f"p{wanted.percentile} of {usage} of {workload}"
             if self._is_enough(usage)
-            else f"by default: of {workload} there are {usage}, {few}"
+            else f"by default: of {workload} there are {usage}, {needed}"
             for resource, usage in self._usage(info).items()
         }
 

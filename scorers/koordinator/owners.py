@@ -112,9 +112,10 @@ class WorkloadUsage:
         workload, name = found
         members = self._members[workload]
         del members[key]
+        self._forget(workload, name)
         if not members:
             del self._members[workload]
-        self._forget(workload, name)
+            self._known.pop(workload, None)
 
     def take(self, pods: Pods | None) -> None:
         """There are new readings, or none any more."""

@@ -177,8 +177,10 @@ def evictors_in(content: str | bytes) -> tuple[list[Evictor], list[Result]]:
         cure = "indent by spaces, not by tabs, and put texts with a colon into quotes"
         return [], [fail("this is no YAML", cure)]
     found = [*_of_descheduler(documents), *_of_agent(documents)]
-    if found or any(each.get("kind") in KINDS for each in documents):
+    if found:
         return found, []
+    if any(each.get("kind") in KINDS for each in documents):
+        return [], [skipped("it evicts nothing by a load that could be compared")]
     cure = "give the DeschedulerConfiguration with LowNodeLoad, or the NodeQOS with its AvoidanceActions"
     return [], [fail("there is nothing in it that evicts by load", cure)]
 

@@ -109,25 +109,25 @@ def test_which_percentile_is_an_argument() -> None:
     ("used", "args", "kind", "why"),
     [
         (None, {}, {}, "by default: it is not known what pods use"),
-        ({}, {}, {}, "by default: of Deployment default/web there are 0 readings of 0 pods, fewer than 10 of 1"),
+        ({}, {}, {}, "by default: of Deployment default/web there are 0 readings of 0 pods, needed are 10 of 1"),
         (
             {"web-0": 9},
             {},
             {},
-            "by default: of Deployment default/web there are 9 readings of 1 pod, fewer than 10 of 1",
+            "by default: of Deployment default/web there are 9 readings of 1 pod, needed are 10 of 1",
         ),
         (
             {"web-0": 15},
             {"minPods": 2},
             {},
-            "by default: of Deployment default/web there are 15 readings of 1 pod, fewer than 10 of 2",
+            "by default: of Deployment default/web there are 15 readings of 1 pod, needed are 10 of 2",
         ),
         ({"web-0": 15}, {}, {"metadata": {}}, "by default: the pod has no controller"),
         (
             {"other": 15},
             {},
             {},
-            "by default: of Deployment default/web there are 0 readings of 0 pods, fewer than 10 of 1",
+            "by default: of Deployment default/web there are 0 readings of 0 pods, needed are 10 of 1",
         ),
     ],
 )
@@ -243,6 +243,18 @@ class Events(RuleBasedStateMachine):
             anew.add(key, each)
         anew.take(self.used)
         assert [self.kept.of(each) for each in WORKLOADS] == [anew.of(each) for each in WORKLOADS]
+
+
+def test_nothing_is_kept_of_workloads_that_are_gone() -> None:
+    """Jobs come by the thousand, also where nobody measures pods."""
+    kept = WorkloadUsage(95)
+    for number in range(3):
+        job = pod(f"job-{number}", metadata=owned("Job", f"job-{number}"))
+        kept.add(f"uid-{number}", job)
+        kept.of(Workload("default", "Job", f"job-{number}"))
+        kept.remove(f"uid-{number}")
+        kept.of(Workload("default", "Job", "nobody's"))
+    assert [0, 0, 0] == [len(each) for each in vars(kept).values() if isinstance(each, dict)]
 
 
 TestEvents = Events.TestCase
