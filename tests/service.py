@@ -35,12 +35,13 @@ def _refuse_constant(name: str) -> None:
 
 
 class Service(Server):
-    """A `load-watcher serve` in a directory of its own, where its database is too.
+    """A `load-watcher serve` (or another `verb` that serves) in a directory of its own, where its database is too.
 
     `arguments` follow `serve`, `config` is the text of its TOML file, `env` is added to the environment of the test.
     """
 
     name = "load-watcher"
+    verb = "serve"
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Service(Server):
 
     def command(self) -> Sequence[str | Path]:
         listen = ["--host", "127.0.0.1", "--port", str(self.port)]
-        return [sys.executable, "-m", "watcher.cli", "serve", *listen, *self._arguments]
+        return [sys.executable, "-m", "watcher.cli", self.verb, *listen, *self._arguments]
 
     def environment(self) -> Mapping[str, str]:
         # The working directory is not the repository, and an installed copy must not be what gets tested.

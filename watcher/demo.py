@@ -7,7 +7,7 @@ from pathlib import Path
 
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.settings import Settings
-from watcher.settings.tables import DAY, KubernetesSettings, PeersSettings, ProviderSettings
+from watcher.settings.tables import DAY, KoordinatorSettings, KubernetesSettings, PeersSettings, ProviderSettings
 from watcher.settings.values import write_duration
 
 PROVIDER = "demo"
@@ -23,6 +23,9 @@ def adapted(settings: Settings, *, store: Path) -> Settings:
     refresh, origins = settings.refresh, settings.origins
     if origins.get("refresh.interval") == "default":
         refresh = replace(refresh, interval=max(INTERVAL_S, float(refresh.resolution)))
+    # what is told of a simulated cluster is told to nobody: of the collect policy only the numbers count
+    policy = settings.koordinator
+    policy = KoordinatorSettings(report_interval=policy.report_interval, aggregate_duration=policy.aggregate_duration)
     kept = settings.store
     if not origins.get("store.url", "").startswith("flag"):
         kept = replace(kept, url=f"sqlite:///{store}", password_file=None, watcher_id=None)
@@ -31,6 +34,7 @@ def adapted(settings: Settings, *, store: Path) -> Settings:
         provider=ProviderSettings(name=PROVIDER, reason="a simulated cluster, nothing here is real"),
         kubernetes=KubernetesSettings(),
         peers=PeersSettings(),
+        koordinator=policy,
         refresh=refresh,
         store=kept,
         notices=tuple(each for each in settings.notices if not each.startswith("provider.")),
