@@ -5,7 +5,7 @@ With `server.py` the only file that knows gRPC.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from agent.qrm.allocation import AllocationInfo
+from agent.qrm.answers import Options, PluginFailed, Quantity
 from agent.qrm.protos import qrm_pluginregistration_v1_pb2 as registration_pb
 from agent.qrm.protos import qrm_pluginregistration_v1_pb2_grpc as registration_grpc
 from agent.qrm.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
@@ -28,36 +29,6 @@ INFO_S = 1.0
 NOTIFY_S = 5.0
 
 T = TypeVar("T")
-
-
-class PluginFailed(RuntimeError):
-    """A plug-in did not answer, or answered that it cannot. `status` is gRPC's, NOT_OURS for an answer that makes no
-    sense."""
-
-    def __init__(self, resource: str, method: str, status: str, message: str) -> None:
-        super().__init__(f"the plug-in for {resource} failed in {method}: {status}: {message}")
-        self.resource = resource
-        self.method = method
-        self.status = status
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a plug-in wants to be asked."""
-
-    pre_start: bool = False
-    aligned: bool = False
-    reconcile: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """How much of a resource, and on which NUMA nodes."""
-
-    total: float
-    by_node: Mapping[int, float]
-    is_node_resource: bool = False
-    is_scalar_resource: bool = False
 
 
 class Endpoint:

@@ -244,6 +244,8 @@ class CpuPlugin:
         sidecar = self._is_sidecar(request)
         exclusive = self.roles.is_exclusive(request.pod_role) and not sidecar
         cpus = self._take(request) if exclusive else NONE
+        if not exclusive and not sidecar:
+            self._make_room(request)
         return CpuRecord(
             pod_uid=request.pod_uid,
             container_name=request.container_name,
@@ -282,6 +284,16 @@ class CpuPlugin:
             own = available & self.machine.nodes[node]
             taken |= take_by_topology(self.machine, own, min(needed - len(taken), len(own)), align_l3=True)
         return taken
+
+    def _make_room(self, request: ResourceRequest) -> None:
+        """A pool is at least as large as what a container in it asks for; `online` grows to it."""
+        pool, needed = self.roles.class_of(request.pod_role), whole(request)
+        before = self.online
+        if pool == ONLINE and len(self.pools[pool]) < needed:
+            self.resize(needed)
+        if len(self.pools[pool]) < needed:
+            self.online = before
+            raise CannotAllocate(f"{needed} CPUs were asked for, and the pool {pool} has {len(self.pools[pool])}")
 
     def _exclusive(self, records: Iterable[CpuRecord] | None = None) -> CpuSet:
         chosen = self._records.values() if records is None else records

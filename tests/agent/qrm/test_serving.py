@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.qrm.answers import Options, PluginFailed
 from agent.qrm.checkpoint import fnv1a
-from agent.qrm.endpoint import Endpoint, Options, PluginFailed, PluginInfo, ask_info, notify
+from agent.qrm.endpoint import Endpoint, PluginInfo, ask_info, notify
 from agent.qrm.files import BadState, StateFile, set_aside, write_atomic
 from agent.qrm.plugins.base import Plugin
 from agent.qrm.protos import qrm_resourceplugin_v1alpha1_pb2 as pb

@@ -1,0 +1,535 @@
+"""The manager: admits pods by asking plug-ins, keeps what they answered, and brings it to the containers.
+
+One lock over all that changes; what a plug-in decided is in the checkpoint before a pod is told that it may run. The
+rules, and upstream's faults that are mended here, are those of reference/qrm.md §3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from agent.qrm.allocation import AllocationInfo, Allocations
+from agent.qrm.answers import Asked, PluginFailed, Quantity
+from agent.qrm.cpuset import parse
+from agent.qrm.oci import CPUSETS, BadProperty, Properties, properties_of
+from agent.qrm.pods import PodContainer, QrmPod
+from agent.qrm.request import NIC, ContainerType, ResourceRequest
+from agent.qrm.topology import Hint, Merged, Policy, merge
+
+log = logging.getLogger(__name__)
+
+AFFINITY_ERROR = "TopologyAffinityError"
+AFFINITY_MESSAGE = "Resources cannot be allocated with Topology locality"
+UNEXPECTED_ERROR = "UnexpectedAdmissionError"
+GRACE_S = 300.0
+"""A plug-in that stopped is missed for so long before its resource counts as gone."""
+REFRESH_S = 60.0
+"""What a container has is set again after so long even if nothing changed: somebody else may have written."""
+RECENT_S = 60.0
+"""A pod that was admitted is not taken for gone for so long: whoever lists pods may not have heard of it."""
+FRESH_S = 10.0
+"""A plug-in that registered just now and knows of nothing is not believed for so long."""
+
+
+Apply = Callable[[QrmPod, PodContainer, Properties], Awaitable[None]]
+"""Sets properties on a running container. Raises ApplyFailed."""
+
+
+class ApplyFailed(RuntimeError):
+    """The runtime or the kernel refused; the message says what and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerSettings:
+    """`nodes` are the machine's NUMA nodes; `names` maps a requested resource to the one that a plug-in serves."""
+
+    nodes: frozenset[int]
+    policy: Policy = Policy.NONE
+    pod_scope: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    skip_annotations: frozenset[str] = frozenset()
+    nic_roles: frozenset[str] = frozenset()
+    """Roles whose containers ask for a network card without saying so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a pod may run. If not, `reason` and `message` are the kubelet's; `decided` are the hints that were
+    merged, by container and resource."""
+
+    admitted: bool
+    reason: str = ""
+    message: str = ""
+    decided: Mapping[str, Mapping[str, Hint]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What a container is to be created with."""
+
+    envs: Mapping[str, str]
+    annotations: Mapping[str, str]
+    properties: Properties
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """One round: containers whose properties were set, and what went wrong, by container."""
+
+    applied: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Registered:
+    """A resource and who serves it: nobody (`endpoint` None) after a restart, and after it has stopped."""
+
+    endpoint: Asked | None
+    since: float
+    stopped: float | None = None
+
+
+class NotAllocated(RuntimeError):
+    """A container does not get what it needs; the message is for the event on its pod."""
+
+
+class Manager:
+    """Over a store of allocations. `save` brings it to disk and raises OSError; `monotonic` gives seconds."""
+
+    def __init__(
+        self,
+        settings: ManagerSettings,
+        allocations: Allocations,
+        *,
+        save: Callable[[], Awaitable[None]],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.settings = settings
+        self.allocations = allocations
+        self._save = save
+        self._monotonic = monotonic
+        self._lock = asyncio.Lock()
+        self._applied: dict[str, tuple[Properties, float]] = {}
+        self._hints: dict[tuple[str, str], dict[str, Hint]] = {}
+        self._admitted: dict[str, float] = {}
+        # Resources of before the restart are ours: who may not do without them waits for their plug-in.
+        self._registered = {name: _Registered(None, 0.0, stopped=monotonic()) for name in allocations.resources}
+
+    # --- plug-ins ----------------------------------------------------------------------------------------------------
+
+    async def register(self, resource: str, endpoint: Asked) -> None:
+        """The newest of a resource's plug-ins is the one that is asked; the one before it is closed."""
+        before = self._registered.get(resource)
+        self._registered[resource] = _Registered(endpoint, self._monotonic())
+        if before is not None and before.endpoint is not None and before.endpoint is not endpoint:
+            await before.endpoint.close()
+
+    async def deregister(self, resource: str, endpoint: Asked | None = None) -> None:
+        """A plug-in stopped; what it allocated stays. Given `endpoint`, only if that is still the one."""
+        known = self._registered.get(resource)
+        if known is None or known.endpoint is None or (endpoint is not None and known.endpoint is not endpoint):
+            return
+        stopped, known.endpoint, known.stopped = known.endpoint, None, self._monotonic()
+        await stopped.close()
+
+    @property
+    def plugins(self) -> dict[str, bool]:
+        """By resource, whether somebody serves it now."""
+        return {name: known.endpoint is not None for name, known in sorted(self._registered.items())}
+
+    def _live(self) -> list[tuple[str, Asked]]:
+        return [(name, known.endpoint) for name, known in sorted(self._registered.items()) if known.endpoint]
+
+    # --- admission ---------------------------------------------------------------------------------------------------
+
+    async def admit(self, pod: QrmPod, *, active: Collection[str] | None = None) -> Admission:
+        """Hints, their merge, and allocations of every container, init containers first; all or nothing. `active` are
+        the UIDs of all pods that run, None while that is not known."""
+        async with self._lock:
+            if pod.is_skipped(self.settings.skip_annotations, first=True):
+                return Admission(admitted=True)
+            await self._forget(active)
+            new = pod.uid not in self.allocations.pods
+            self._admitted[pod.uid] = self._monotonic()
+            decided: dict[str, Mapping[str, Hint]] = {}
+            try:
+                together = await self._merge_pod(pod) if self.settings.pod_scope else None
+                for container, kind, index in pod.typed():
+                    merged = together or await self._merge(pod, container, kind, index)
+                    decided[container.name] = merged.hints
+                    if not merged.admit:
+                        await self._undo(pod, new=new)
+                        return Admission(False, AFFINITY_ERROR, AFFINITY_MESSAGE, decided)
+                    self._hints[pod.uid, container.name] = dict(merged.hints)
+                    await self._allocate(pod, container, kind, index, again=False)
+                await self._save()
+            except (NotAllocated, OSError) as error:
+                await self._undo(pod, new=new)
+                told = f"Allocate failed due to {_words(error)}, which is unexpected"
+                return Admission(False, UNEXPECTED_ERROR, told, decided)
+            return Admission(admitted=True, decided=decided)
+
+    async def _undo(self, pod: QrmPod, *, new: bool) -> None:
+        """What a pod that is not admitted was given goes back at once, if it had nothing before."""
+        self._admitted.pop(pod.uid, None)
+        if not new:
+            return
+        await self._remove(pod.uid)
+        try:
+            await self._save()
+        except OSError as error:
+            log.error("the checkpoint cannot be written: %s", _words(error))
+
+    async def _merge(self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int) -> Merged:
+        hints: dict[str, tuple[Hint, ...] | None] = {}
+        if self.settings.policy is not Policy.NONE:
+            for request in self._requests(pod, container, kind, index):
+                hints[request.resource_name] = await self._hints_for(request)
+        return merge(self.settings.policy, self.settings.nodes, [hints])
+
+    async def _merge_pod(self, pod: QrmPod) -> Merged:
+        """One decision for the whole pod: hints for the sum of what its containers ask for."""
+        hints: dict[str, tuple[Hint, ...] | None] = {}
+        for request in self._summed(pod):
+            hints[request.resource_name] = await self._hints_for(request)
+        return merge(self.settings.policy, self.settings.nodes, [hints])
+
+    def _summed(self, pod: QrmPod) -> Iterable[ResourceRequest]:
+        """As Kubernetes counts a pod: containers and sidecars together, or the largest init container."""
+        main: dict[str, ResourceRequest] = {}
+        sums: dict[str, float] = {}
+        most: dict[str, float] = {}
+        for container, kind, index in pod.typed():
+            for request in self._requests(pod, container, kind, index):
+                name = request.resource_name
+                if kind is ContainerType.INIT:
+                    most[name] = max(most.get(name, 0.0), request.quantity)
+                    continue
+                sums[name] = sums.get(name, 0.0) + request.quantity
+                if name not in main or kind is ContainerType.MAIN:
+                    main[name] = request
+        for name, request in main.items():
+            yield replace(request, resource_requests={name: max(sums[name], most.get(name, 0.0))})
+
+    async def _hints_for(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
+        """Stored hints first: after a restart they count, whether the plug-in is back or not."""
+        stored = self.allocations.get(request.pod_uid, request.container_name, request.resource_name)
+        if stored is not None and stored.hints and _suffices(stored, request):
+            return stored.hints
+        known = self._registered.get(request.resource_name)
+        endpoint = known.endpoint if known else None
+        if endpoint is None:
+            return ()
+        if not endpoint.options.aligned:
+            return None
+        try:
+            hints = await endpoint.hints(request)
+        except PluginFailed as error:
+            log.warning("no hints for %s/%s: %s", request.pod_namespace, request.pod_name, error)
+            return ()
+        if hints is not None and (strange := [h for h in hints if (h.nodes or frozenset()) - self.settings.nodes]):
+            log.warning("the plug-in for %s names NUMA nodes that are not there", request.resource_name)
+            return tuple(hint for hint in hints if hint not in strange)
+        return hints
+
+    async def _allocate(
+        self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int, *, again: bool
+    ) -> None:
+        """Every resource of a container that is not stored, or stored with less than it asks for. Raises
+        NotAllocated."""
+        if again and kind is ContainerType.INIT:
+            return
+        hints = self._hints.get((pod.uid, container.name), {})
+        for request in self._requests(pod, container, kind, index):
+            name = request.resource_name
+            stored = self.allocations.get(pod.uid, container.name, name)
+            if stored is not None and stored.is_scalar_resource and _suffices(stored, request):
+                continue
+            known = self._registered[name]
+            try:
+                if known.endpoint is None:
+                    raise PluginFailed(name, "Allocate", "UNAVAILABLE", "it is not registered at the moment")
+                answer = await known.endpoint.allocate(replace(request, hint=hints.get(name)))
+                given = _checked(request, answer)
+            except PluginFailed as error:
+                if pod.may_skip_errors:
+                    log.warning("%s, container %s, runs without its %s: %s", pod.key, container.name, name, error)
+                    continue
+                raise NotAllocated(str(error)) from None
+            for resource, info in given.items():
+                self.allocations.set(pod.uid, container.name, resource, info)
+            self._check(pod, container)
+
+    def _check(self, pod: QrmPod, container: PodContainer) -> None:
+        """What the container has together can be set on it. Raises NotAllocated."""
+        try:
+            properties_of(self.allocations.of(pod.uid, container.name))
+        except BadProperty as error:
+            raise NotAllocated(f"container {container.name}: {error}") from None
+
+    def _requests(
+        self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int
+    ) -> Iterable[ResourceRequest]:
+        """One for each resource of ours that a container asks for, by name. Raises NotAllocated for two names of one
+        resource."""
+        found: dict[str, ResourceRequest] = {}
+        wanted = dict(container.requests)
+        if pod.role in self.settings.nic_roles:
+            wanted.setdefault(NIC, 1.0)
+        for asked, quantity in sorted(wanted.items()):
+            name = self.settings.names.get(asked, asked)
+            if name not in self._registered or quantity <= 0 or not math.isfinite(quantity):
+                continue
+            if name in found:
+                raise NotAllocated(f"container {container.name} asks for {name} under two names, {asked} is one")
+            found[name] = ResourceRequest(
+                pod_uid=pod.uid,
+                pod_namespace=pod.namespace,
+                pod_name=pod.name,
+                container_name=container.name,
+                container_type=kind,
+                container_index=index,
+                pod_role=pod.role,
+                pod_type=pod.type,
+                resource_name=name,
+                # Under both names: upstream's manager keeps the one that was asked for, its plug-ins read the other.
+                resource_requests={asked: quantity, name: quantity},
+                labels=pod.labels,
+                annotations=pod.annotations,
+                native_qos_class=pod.qos_class,
+            )
+        return found.values()
+
+    # --- pods that have gone -----------------------------------------------------------------------------------------
+
+    async def _forget(self, active: Collection[str] | None) -> None:
+        """Pods that no longer run give back what they have, on every plug-in; where one cannot be told, later."""
+        if active is None:
+            return
+        now = self._monotonic()
+        self._admitted = {uid: at for uid, at in self._admitted.items() if now - at < RECENT_S}
+        for uid in sorted(self.allocations.pods - set(active) - self._admitted.keys()):
+            await self._remove(uid)
+
+    async def _remove(self, uid: str) -> None:
+        for name, endpoint in self._live():
+            try:
+                await endpoint.remove_pod(uid)
+            except PluginFailed as error:
+                log.warning("the plug-in for %s was not told that pod %s is gone, and will be: %s", name, uid, error)
+                return
+        self.allocations.remove(uid)
+        self._hints = {key: hints for key, hints in self._hints.items() if key[0] != uid}
+
+    # --- containers that start, and those that run -------------------------------------------------------------------
+
+    async def container_options(self, pod: QrmPod, container_name: str) -> Started | None:
+        """What to create a container with; None for a pod that is left alone. What is missing is allocated now.
+
+        Raises NotAllocated, BadProperty, and KeyError for a container that the pod has not.
+        """
+        async with self._lock:
+            if pod.is_skipped(self.settings.skip_annotations, first=True):
+                return None
+            typed = {container.name: (container, kind, index) for container, kind, index in pod.typed()}
+            container, kind, index = typed[container_name]
+            await self._allocate(pod, container, kind, index, again=True)
+            envs: dict[str, str] = {}
+            annotations: dict[str, str] = {}
+            infos = self.allocations.of(pod.uid, container_name)
+            for resource, info in infos.items():
+                for kept, more in ((envs, info.envs), (annotations, info.annotations)):
+                    for name, value in more.items():
+                        if kept.setdefault(name, value) != value:
+                            log.warning("%s sets %s otherwise than another resource, which counts", resource, name)
+            return Started(envs, annotations, properties_of(infos))
+
+    async def reconcile(self, pods: Sequence[QrmPod], apply: Apply) -> Reconciled:
+        """One round: what plug-ins say now takes the place of what is stored, and is set on containers, those that
+        lose CPUs before those that gain them. Raises OSError where the checkpoint cannot be written."""
+        async with self._lock:
+            active = {pod.uid for pod in pods}
+            await self._forget(active)
+            told = await self._told()
+            await self._drop_orphans(told, active)
+            running: list[tuple[QrmPod, PodContainer]] = []
+            failed: dict[str, str] = {}
+            for pod in pods:
+                if pod.is_skipped(self.settings.skip_annotations, first=False):
+                    continue
+                for container, kind, index in pod.typed():
+                    if not container.id or kind is ContainerType.INIT:
+                        continue
+                    running.append((pod, container))
+                    try:
+                        await self._renew(pod, container, kind, index, told)
+                    except NotAllocated as error:
+                        failed[f"{pod.key}/{container.name}"] = str(error)
+            await self._save()
+            return await self._apply(running, apply, failed)
+
+    async def _told(self) -> dict[str, Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]]:
+        """What each plug-in that may change its mind says of all containers; without those that failed."""
+        found = {}
+        for name, endpoint in self._live():
+            if not endpoint.options.reconcile:
+                continue
+            try:
+                answer = await endpoint.allocations()
+            except PluginFailed as error:
+                log.warning("%s; its containers stay as they are", error)
+                continue
+            if not answer and self._monotonic() - self._registered[name].since < FRESH_S:
+                continue  # it has not read its own state yet
+            found[name] = answer
+        return found
+
+    async def _drop_orphans(self, told: Mapping[str, Mapping[str, object]], active: Collection[str]) -> None:
+        """A plug-in that was away while a pod ended has it still, and nobody else remembers that pod."""
+        for name, pods in told.items():
+            endpoint = self._registered[name].endpoint
+            for uid in sorted(pods.keys() - set(active) - self._admitted.keys() - self.allocations.pods):
+                try:
+                    if endpoint is not None:
+                        await endpoint.remove_pod(uid)
+                except PluginFailed as error:
+                    log.warning("%s", error)
+                    break
+
+    async def _renew(
+        self,
+        pod: QrmPod,
+        container: PodContainer,
+        kind: ContainerType,
+        index: int,
+        told: Mapping[str, Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]],
+    ) -> None:
+        missing = False
+        for request in self._requests(pod, container, kind, index):
+            name = request.resource_name
+            if name not in told:
+                continue
+            infos = told[name].get(pod.uid, {}).get(container.name, {})
+            for resource, info in infos.items():
+                self.allocations.set(pod.uid, container.name, resource, info)
+            if not infos:
+                self.allocations.remove(pod.uid, container.name, name)
+                missing = True
+        if missing:
+            await self._allocate(pod, container, kind, index, again=True)
+
+    async def _apply(
+        self, running: Sequence[tuple[QrmPod, PodContainer]], apply: Apply, failed: dict[str, str]
+    ) -> Reconciled:
+        now, due = self._monotonic(), []
+        self._applied = {id: kept for id, kept in self._applied.items() if id in {each.id for _, each in running}}
+        for pod, container in running:
+            try:
+                properties = properties_of(self.allocations.of(pod.uid, container.name))
+            except BadProperty as error:
+                failed[f"{pod.key}/{container.name}"] = str(error)
+                continue
+            before, at = self._applied.get(container.id, ({}, -math.inf))
+            if properties and (properties != before or now - at >= REFRESH_S):
+                due.append((_growth(before, properties), pod.uid, container.name, pod, container, properties))
+        applied = []
+        for *_, pod, container, properties in sorted(due, key=lambda each: each[:3]):
+            try:
+                await apply(pod, container, properties)
+            except ApplyFailed as error:
+                failed[f"{pod.key}/{container.name}"] = str(error)
+                continue
+            self._applied[container.id] = properties, now
+            applied.append(f"{pod.key}/{container.name}")
+        return Reconciled(tuple(applied), failed)
+
+    # --- for others --------------------------------------------------------------------------------------------------
+
+    async def capacity(self) -> tuple[dict[str, float], dict[str, float], tuple[str, ...]]:
+        """Capacity and allocatable of what is to stand in the node's status, and the resources that are gone from it
+        since their plug-in has been away for GRACE_S."""
+        capacity: dict[str, float] = {}
+        allocatable: dict[str, float] = {}
+        removed = []
+        scalars = self.allocations.scalars()
+        for name, known in sorted(self._registered.items()):
+            if known.endpoint is None:
+                if known.stopped is not None and self._monotonic() - known.stopped > GRACE_S and name in scalars:
+                    removed.append(name)
+                continue
+            try:
+                found = await known.endpoint.allocatable()
+            except PluginFailed as error:
+                log.warning("%s", error)
+                found = {}
+                if name in scalars:
+                    capacity[name] = allocatable[name] = 0.0
+            for resource, (free, whole) in found.items():
+                if free.is_node_resource and free.is_scalar_resource:
+                    # Never less than what is given away: pods that run would be refused at their next admission.
+                    allocatable[resource] = max(free.total, float(math.ceil(scalars.get(resource, 0.0))))
+                    capacity[resource] = whole.total
+        return capacity, allocatable, tuple(removed)
+
+    async def aware(self, pod: QrmPod, container: str) -> dict[str, Quantity]:
+        """What a container has, by resource, of every plug-in that answers."""
+        if pod.is_skipped(self.settings.skip_annotations, first=True):
+            return {}
+        found: dict[str, Quantity] = {}
+        for _, endpoint in self._live():
+            try:
+                found.update(await endpoint.aware(pod.uid, container))
+            except PluginFailed as error:
+                log.warning("%s", error)
+        return found
+
+    async def allocatable(self) -> dict[str, tuple[Quantity, Quantity]]:
+        """What there is for pods, and what there is, by resource, of every plug-in that answers."""
+        found: dict[str, tuple[Quantity, Quantity]] = {}
+        for _, endpoint in self._live():
+            try:
+                found.update(await endpoint.allocatable())
+            except PluginFailed as error:
+                log.warning("%s", error)
+        return found
+
+
+def _suffices(stored: AllocationInfo, request: ResourceRequest) -> bool:
+    """Whether a stored allocation is as much as is asked for; of what is not scalar nobody can say."""
+    return stored.is_scalar_resource and math.ceil(stored.allocated_quantity) >= math.ceil(round(request.quantity, 6))
+
+
+def _checked(request: ResourceRequest, answer: Mapping[str, AllocationInfo] | None) -> Mapping[str, AllocationInfo]:
+    """An answer that can be kept: its values are values of their properties, and its own resource is as much as was
+    asked for, unless it is 0, which is a part of another container's. Raises PluginFailed."""
+    given = answer or {}
+    try:
+        properties_of(given)
+    except BadProperty as error:
+        raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", str(error)) from None
+    own = given.get(request.resource_name)
+    short = own is not None and own.is_scalar_resource and own.allocated_quantity > 0 and not _suffices(own, request)
+    if own is not None and short:
+        text = f"{request.quantity:g} were asked for, and it gave {own.allocated_quantity:g}"
+        raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", text)
+    return given
+
+
+def _growth(before: Properties, after: Properties) -> int:
+    """How many CPUs and memory nodes a container gains; below zero if it loses some. One that was never set has all
+    there are, so setting it is a loss."""
+    gained = 0
+    for name in CPUSETS & after.keys():
+        had = before.get(name)
+        gained += len(parse(str(after[name]))) - (len(parse(str(had))) if had is not None else 1 << 16)
+    return gained
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"the checkpoint could not be written: {error.strerror or error}"
+    return str(error)

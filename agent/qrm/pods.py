@@ -1,0 +1,92 @@
+"""Pods as the manager sees them.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from agent.qrm.request import ContainerType
+
+ROLE_ANNOTATION = "kubernetes.io/pod-role"
+TYPE_ANNOTATION = "kubernetes.io/resource-type"
+ROLE_LABEL = "katalyst.kubewharf.io/pod_role"
+POD_TYPE_ANNOTATION = "katalyst.kubewharf.io/pod_type"
+MAIN_ANNOTATION = "kubernetes.io/main-container-name"
+SKIP_ANNOTATION = "katalyst.kubewharf.io/skip_qrm_admit"
+QOS_ANNOTATION = "katalyst.kubewharf.io/qos_level"
+SHARED_CORES = "shared_cores"
+SYSTEM_CORES = "system_cores"
+
+
+@dataclass(frozen=True, slots=True)
+class PodContainer:
+    """A container of a pod's spec: `requests` by resource in its own unit (CPUs, bytes, devices), `id` as the runtime
+    knows it, empty while it is not running."""
+
+    name: str
+    requests: Mapping[str, float] = field(default_factory=dict)
+    id: str = ""
+    init: bool = False
+    restarts: bool = False
+    """Of an init container: that it runs beside the others (a native sidecar)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QrmPod:
+    """A pod of this node that has not ended."""
+
+    uid: str
+    namespace: str = ""
+    name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    qos_class: str = ""
+    owner_kinds: frozenset[str] = frozenset()
+    containers: tuple[PodContainer, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """namespace/name"""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def role(self) -> str:
+        """The seed's annotation, else Katalyst's label."""
+        return self.annotations.get(ROLE_ANNOTATION) or self.labels.get(ROLE_LABEL, "")
+
+    @property
+    def type(self) -> str:
+        """The seed's annotation, else Katalyst's."""
+        return self.annotations.get(TYPE_ANNOTATION) or self.annotations.get(POD_TYPE_ANNOTATION, "")
+
+    @property
+    def qos_level(self) -> str:
+        """Katalyst's; empty for a pod that says nothing."""
+        return self.annotations.get(QOS_ANNOTATION, "")
+
+    @property
+    def may_skip_errors(self) -> bool:
+        """Whether a plug-in that fails keeps the pod from running: it must not, for ordinary pods."""
+        return self.qos_level in ("", SHARED_CORES)
+
+    def typed(self) -> Iterator[tuple[PodContainer, ContainerType, int]]:
+        """Init containers first, then the others, each with its type and its index among its kind."""
+        init = [each for each in self.containers if each.init]
+        apps = [each for each in self.containers if not each.init]
+        main = self.annotations.get(MAIN_ANNOTATION) or (apps[0].name if apps else "")
+        for index, each in enumerate(init):
+            yield each, ContainerType.SIDECAR if each.restarts else ContainerType.INIT, index
+        for index, each in enumerate(apps):
+            yield each, ContainerType.MAIN if each.name == main else ContainerType.SIDECAR, index
+
+    def is_skipped(self, keys: frozenset[str], *, first: bool) -> bool:
+        """Whether the manager leaves the pod alone: it has one of these annotations, or it says so itself at its first
+        admission, or it belongs to a DaemonSet and not to the system's cores."""
+        if keys & self.annotations.keys():
+            return True
+        if first and self.annotations.get(SKIP_ANNOTATION) == "true":
+            return True
+        return "DaemonSet" in self.owner_kinds and self.qos_level != SYSTEM_CORES

@@ -1,0 +1,554 @@
+"""The manager over plug-ins of the test's own: what upstream's tests say, its faults mended, and what must never be."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from agent.qrm.allocation import AllocationInfo, Allocations, wire_hints
+from agent.qrm.answers import Options, PluginFailed, Quantity
+from agent.qrm.manager import (
+    FRESH_S,
+    GRACE_S,
+    RECENT_S,
+    REFRESH_S,
+    Admission,
+    ApplyFailed,
+    Manager,
+    ManagerSettings,
+    Reconciled,
+)
+from agent.qrm.oci import BadProperty, Properties, properties_of
+from agent.qrm.pods import PodContainer, QrmPod
+from agent.qrm.request import ContainerType, ResourceRequest
+from agent.qrm.topology import Hint, Policy
+from tests.agent.qrm.vectors import cases, group
+
+BOTH = frozenset({0, 1})
+ALIGNED = Options(aligned=True, reconcile=True)
+ON_0, ON_1 = (Hint(frozenset({node}), preferred=True) for node in (0, 1))
+
+
+@dataclass
+class Fake:
+    """A plug-in that gives `gives` of its resource, and remembers what it was asked."""
+
+    resource: str = "cpu"
+    gives: float = 2.0
+    result: str = "0-1"
+    options: Options = ALIGNED
+    offers: tuple[Hint, ...] | None = (ON_0, ON_1)
+    failing: bool = False
+    prop: str = "CpusetCpus"
+    scalar: bool = True
+    node: bool = False
+    asked: list[ResourceRequest] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    has: dict[str, dict[str, dict[str, AllocationInfo]]] = field(default_factory=dict)
+    closed: bool = False
+
+    def _check(self, method: str) -> None:
+        if self.failing:
+            raise PluginFailed(self.resource, method, "UNKNOWN", "it was told to fail")
+
+    async def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
+        self._check("GetTopologyHints")
+        return self.offers
+
+    async def allocate(self, request: ResourceRequest) -> Mapping[str, AllocationInfo] | None:
+        self.asked.append(request)
+        self._check("Allocate")
+        hints = wire_hints([request.hint] if request.hint else ())
+        info = AllocationInfo(self.prop, self.node, self.scalar, self.gives, self.result, resource_hints=hints)
+        self.has.setdefault(request.pod_uid, {})[request.container_name] = {self.resource: info}
+        return {self.resource: info}
+
+    async def remove_pod(self, pod_uid: str) -> None:
+        self._check("RemovePod")
+        self.removed.append(pod_uid)
+        self.has.pop(pod_uid, None)
+
+    async def allocations(self) -> Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]:
+        self._check("GetResourcesAllocation")
+        return self.has
+
+    async def aware(self, pod_uid: str, container: str) -> Mapping[str, Quantity]:
+        self._check("GetTopologyAwareResources")
+        return {self.resource: Quantity(self.gives, {0: self.gives})}
+
+    async def allocatable(self) -> Mapping[str, tuple[Quantity, Quantity]]:
+        self._check("GetTopologyAwareAllocatableResources")
+        quantity = Quantity(self.gives, {0: self.gives}, self.node, self.scalar)
+        return {self.resource: (quantity, quantity)}
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class World:
+    """A manager, its clock and its disk."""
+
+    def __init__(self, allocations: Allocations | None = None, **settings: Any) -> None:
+        self.now, self.saves, self.full = 1000.0, 0, False
+        self.set: list[tuple[str, Properties]] = []
+        self.manager = Manager(
+            ManagerSettings(BOTH, **{"policy": Policy.RESTRICTED, **settings}),
+            allocations or Allocations(),
+            save=self.save,
+            monotonic=lambda: self.now,
+        )
+
+    async def save(self) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        self.saves += 1
+
+    async def with_(self, *plugins: Fake) -> "World":
+        for plugin in plugins:
+            await self.manager.register(plugin.resource, plugin)
+        return self
+
+    async def apply(self, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
+        if "refuse" in pod.annotations:
+            raise ApplyFailed("the runtime refuses")
+        self.set.append((f"{pod.name}/{container.name}", properties))
+
+    def stored(self, pod: str = "p", container: str = "c") -> dict[str, float]:
+        return {name: info.allocated_quantity for name, info in self.manager.allocations.of(pod, container).items()}
+
+
+def pod(uid: str = "p", *, qos: str | None = None, **more: Any) -> QrmPod:
+    annotations = {**({"katalyst.kubewharf.io/qos_level": qos} if qos else {}), **more.pop("annotations", {})}
+    requests = more.pop("requests", {"cpu": 2.0})
+    containers = more.pop("containers", (PodContainer("c", requests, id=f"id-{uid}"),))
+    return QrmPod(uid, "ns", uid, annotations=annotations, containers=containers, **more)
+
+
+def run(test) -> Any:
+    return asyncio.run(test)
+
+
+# --- upstream's tests, as data -----------------------------------------------------------------------------------
+
+
+def named(name: str) -> dict[str, Any]:
+    (found,) = (case for case in group("manager_behaviour") if case["test"] == name)
+    return found
+
+
+@pytest.mark.parametrize("name", ["allocate, then lower request", "allocate, then higher request"])
+def test_what_is_stored_is_enough_or_not(name: str):
+    case = named(name)
+    ((resource, stored),) = case["stored"].items()
+
+    async def test() -> None:
+        fake = Fake(resource, gives=stored)
+        world = await World().with_(fake)
+        await world.manager.admit(pod(requests={resource: stored}))
+        fake.gives = case["stored_after"][resource]
+        fake.asked.clear()
+        await world.manager.admit(pod(requests=case["request"]))
+        assert bool(fake.asked) == case["plugin_called"]
+        assert world.stored() == case["stored_after"]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in group("manager_behaviour") if "admitted" in case], ids=lambda case: case["test"]
+)
+def test_who_may_do_without_a_plugin(case: dict[str, Any]):
+    async def test() -> None:
+        fake = Fake(failing=case.get("plugin_error", False), offers=None)
+        world = await World(policy=Policy.NONE).with_(fake)
+        owners = frozenset({case["owner"]} if "owner" in case else ())
+        admission = await world.manager.admit(pod(qos=case.get("qos_level"), owner_kinds=owners))
+        assert admission.admitted == case["admitted"]
+        if "plugin_called" in case:
+            assert bool(fake.asked) == case["plugin_called"]
+        if not case["admitted"]:
+            assert admission.reason == "UnexpectedAdmissionError"
+            assert "the plug-in for cpu failed in Allocate" in admission.message
+
+    run(test())
+
+
+def test_daemonset_pod_of_the_systems_cores():
+    case = named("daemonset pod, system_cores")
+
+    async def test() -> None:
+        world = await World().with_(fake := Fake())
+        await world.manager.admit(pod(qos=case["qos_level"], owner_kinds=frozenset({case["owner"]})))
+        assert bool(fake.asked) == case["plugin_called"]
+
+    run(test())
+
+
+@pytest.mark.parametrize("name", ["reconcile", "reconcile without a record"])
+def test_reconcile(name: str):
+    case = named(name)
+
+    async def test() -> None:
+        fake = Fake(gives=case["stored"].get("cpu", 2))
+        world = await World().with_(fake)
+        if case["stored"]:
+            await world.manager.admit(pod())
+        world.now += FRESH_S
+        told = case["plugin_reports"].get("cpu")
+        fake.gives = case.get("plugin_allocates", {}).get("cpu", told)
+        info = AllocationInfo(
+            "CpusetCpus", is_scalar_resource=True, allocated_quantity=told or 0, allocation_result="0"
+        )
+        fake.has = {"p": {"c": {"cpu": info}}} if told else {}
+        await world.manager.reconcile([pod()], world.apply)
+        assert world.stored() == case["stored_after"]
+        if "update_container_resources_calls" in case:
+            assert len(world.set) == case["update_container_resources_calls"]
+
+    run(test())
+
+
+def test_hints_of_a_plugin_that_fails():
+    case = named("hints, plugin error")
+
+    async def test() -> None:
+        world = await World().with_(Fake(failing=case["plugin_error"]))
+        admission = await world.manager.admit(pod())
+        assert admission == Admission(
+            False,
+            "TopologyAffinityError",
+            "Resources cannot be allocated with Topology locality",
+            {"c": {"cpu": Hint(BOTH, preferred=False)}},
+        )
+
+    assert case["expected"] == []
+    run(test())
+
+
+def test_unknown_property():
+    case = named("unknown OCI property")
+    with pytest.raises(BadProperty, match="cpu sets 'mock', which is no property of a container"):
+        properties_of({"cpu": AllocationInfo(**case["stored"][0])})
+
+
+def test_capacity():
+    case, gone = named("capacity"), named("capacity after grace period")
+
+    async def test() -> None:
+        fake = Fake("disk", gives=case["capacity"], node=case["is_node"], scalar=case["is_scalar"], prop="")
+        world = await World().with_(fake)
+        await world.manager.admit(pod(requests={"disk": 3.0}))
+        capacity, allocatable, removed = await world.manager.capacity()
+        assert {name: f"{value:g}" for name, value in capacity.items()} == {"disk": case["expected"]["capacity"]}
+        assert {name: f"{value:g}" for name, value in allocatable.items()} == {"disk": case["expected"]["allocatable"]}
+        assert removed == ()
+        fake.gives = 1.0
+        capacity, allocatable, _ = await world.manager.capacity()
+        assert (capacity, allocatable) == ({"disk": 1.0}, {"disk": 3.0})  # what is given away stays
+        await world.manager.deregister("disk")
+        world.now += GRACE_S
+        assert await world.manager.capacity() == ({}, {}, ())
+        world.now += gone["stopped_for_s"] - GRACE_S
+        assert await world.manager.capacity() == ({}, {}, ("disk",))
+
+    run(test())
+
+
+def test_container_types():
+    case = named("container type")
+    names = case["containers"]
+    containers = [PodContainer(name, init=True) for name in names["init"]] + [PodContainer(n) for n in names["main"]]
+    annotations = {"kubernetes.io/main-container-name": case["annotation_main_container"]}
+    found = pod(containers=tuple(containers), annotations=annotations).typed()
+    assert {each.name: [kind.name, index] for each, kind, index in found} == case["expected"]
+
+
+def test_the_first_container_is_the_main_one_and_sidecars_of_kubernetes_are_sidecars():
+    containers = (PodContainer("proxy", init=True, restarts=True), PodContainer("a"), PodContainer("b"))
+    kinds = [kind for _, kind, _ in pod(containers=containers).typed()]
+    assert kinds == [ContainerType.SIDECAR, ContainerType.MAIN, ContainerType.SIDECAR]
+
+
+@cases("manager_behaviour")
+def test_every_case_is_tested(case: dict[str, Any]):
+    """Whoever adds cases to the vectors is told to add their test."""
+    assert case["test"] in {
+        *("allocate, then lower request", "allocate, then higher request", "plugin error, no qos annotation"),
+        *("plugin error, shared_cores", "plugin error, reclaimed_cores", "plugin error, system_cores"),
+        *("daemonset pod", "daemonset pod, system_cores", "reconcile", "reconcile without a record"),
+        *("hints, plugin error", "unknown OCI property", "capacity", "capacity after grace period", "container type"),
+    }
+
+
+# --- admission ---------------------------------------------------------------------------------------------------
+
+
+def test_the_hint_of_the_merge_goes_to_the_plugins():
+    async def test() -> None:
+        cpu, memory = Fake(), Fake("memory", offers=(ON_1,), prop="CpusetMems", result="1", gives=5)
+        world = await World().with_(cpu, memory)
+        admission = await world.manager.admit(pod(requests={"cpu": 2.0, "memory": 5.0, "other": 1.0}))
+        assert admission == Admission(True, decided={"c": {"cpu": ON_1, "memory": ON_1}})
+        assert [plugin.asked[0].hint for plugin in (cpu, memory)] == [ON_1, ON_1]
+        assert world.saves == 1
+
+    run(test())
+
+
+def test_all_or_nothing():
+    """The second resource fails: the first one's plug-in is told at once, and nothing is kept."""
+
+    async def test() -> None:
+        cpu, memory = Fake(), Fake("memory", offers=None, failing=False, result="x", prop="CpusetMems")
+        world = await World().with_(cpu, memory)
+        admission = await world.manager.admit(pod(qos="dedicated_cores", requests={"cpu": 2.0, "memory": 1.0}))
+        assert not admission.admitted
+        assert "memory sets CpusetMems to what is no set" in admission.message
+        assert cpu.removed == ["p"]
+        assert world.manager.allocations.pods == frozenset()
+
+    run(test())
+
+
+def test_a_checkpoint_that_cannot_be_written_admits_nobody():
+    async def test() -> None:
+        world = await World().with_(fake := Fake())
+        world.full = True
+        admission = await world.manager.admit(pod())
+        assert admission.message == (
+            "Allocate failed due to the checkpoint could not be written: No space left on device, which is unexpected"
+        )
+        assert fake.removed == ["p"]
+        assert world.manager.allocations.pods == frozenset()
+
+    run(test())
+
+
+def test_after_a_restart_stored_hints_count_and_nobody_is_asked():
+    """Upstream takes every hint for nil until the plug-in is back."""
+
+    async def test() -> None:
+        before = await World().with_(Fake())
+        await before.manager.admit(pod(qos="dedicated_cores"))
+        world = World(before.manager.allocations)
+        assert world.manager.plugins == {"cpu": False}
+        assert (await world.manager.admit(pod(qos="dedicated_cores"))).decided == {"c": {"cpu": ON_0}}
+        refused = await world.manager.admit(pod("new", qos="dedicated_cores"))
+        assert refused.reason == "TopologyAffinityError"
+        await world.with_(fake := Fake())
+        assert (await world.manager.admit(pod(qos="dedicated_cores"))).admitted
+        assert fake.asked == []
+
+    run(test())
+
+
+def test_the_newest_plugin_is_asked():
+    async def test() -> None:
+        old, new = Fake(), Fake()
+        world = await World().with_(old, new)
+        assert old.closed
+        await world.manager.deregister("cpu", old)
+        assert world.manager.plugins == {"cpu": True}
+        await world.manager.admit(pod())
+        assert (len(old.asked), len(new.asked)) == (0, 1)
+
+    run(test())
+
+
+def test_a_resource_under_another_name():
+    async def test() -> None:
+        world = await World(names={"best-effort-cpu": "cpu"}).with_(fake := Fake())
+        assert (await world.manager.admit(pod(requests={"best-effort-cpu": 2.0}))).admitted
+        assert fake.asked[0].resource_name == "cpu"
+        assert fake.asked[0].resource_requests == {"best-effort-cpu": 2.0, "cpu": 2.0}
+        refused = await world.manager.admit(pod("q", requests={"best-effort-cpu": 2.0, "cpu": 1.0}))
+        assert "asks for cpu under two names" in refused.message
+
+    run(test())
+
+
+def test_a_card_for_who_does_not_ask():
+    async def test() -> None:
+        nic = Fake("NIC", gives=0, result="", prop="", scalar=False, offers=(ON_1,))
+        world = await World(nic_roles=frozenset({"enhanced"})).with_(nic)
+        role = {"kubernetes.io/pod-role": "enhanced"}
+        assert (await world.manager.admit(pod(annotations=role))).decided == {"c": {"NIC": ON_1}}
+        assert (await world.manager.admit(pod("q"))).decided == {"c": {}} | {"c": {"*": Hint(BOTH, preferred=True)}}
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("gives", "result", "reason"),
+    [(1.0, "0", "2 were asked for, and it gave 1"), (2.0, "", "the empty set"), (2.0, "0-", "what is no set")],
+)
+def test_answers_that_cannot_be_kept(gives: float, result: str, reason: str):
+    async def test() -> None:
+        world = await World().with_(Fake(gives=gives, result=result))
+        admission = await world.manager.admit(pod(qos="dedicated_cores"))
+        assert reason in admission.message
+        assert world.manager.allocations.pods == frozenset()
+
+    run(test())
+
+
+def test_two_resources_that_claim_one_property():
+    async def test() -> None:
+        world = await World().with_(Fake(), Fake("reclaimed", result="2-3"))
+        admission = await world.manager.admit(pod(requests={"cpu": 2.0, "reclaimed": 2.0}))
+        assert not admission.admitted
+        assert "cpu sets CpusetCpus to 0-1, and reclaimed to 2-3" in admission.message
+
+    run(test())
+
+
+def test_numa_nodes_that_are_not_there():
+    async def test() -> None:
+        strange = Hint(frozenset({7}), preferred=True)
+        world = await World().with_(fake := Fake(offers=(strange, ON_1)))
+        assert (await world.manager.admit(pod())).decided == {"c": {"cpu": ON_1}}
+        fake.offers = (strange,)
+        assert not (await world.manager.admit(pod("q"))).admitted
+
+    run(test())
+
+
+def test_one_decision_for_a_pod():
+    async def test() -> None:
+        world = await World(pod_scope=True).with_(fake := Fake(offers=(ON_1,)))
+        init = PodContainer("i", {"cpu": 1.0}, init=True)
+        containers = (init, PodContainer("a", {"cpu": 1.0}), PodContainer("b", {"cpu": 1.0}))
+        admission = await world.manager.admit(pod(containers=containers))
+        assert admission.decided == {name: {"cpu": ON_1} for name in ("i", "a", "b")}
+        assert [request.hint for request in fake.asked] == [ON_1] * 3
+
+    run(test())
+
+
+# --- pods that have gone -----------------------------------------------------------------------------------------
+
+
+def test_who_has_gone_gives_back_what_he_had():
+    async def test() -> None:
+        world = await World().with_(fake := Fake())
+        await world.manager.admit(pod("a"))
+        await world.manager.reconcile([], world.apply)
+        assert fake.removed == []  # it was admitted just now; nobody who lists pods may have heard of it
+        world.now += RECENT_S
+        fake.failing = True
+        await world.manager.reconcile([], world.apply)
+        assert world.manager.allocations.pods == {"a"}  # the plug-in is to be told again
+        fake.failing = False
+        await world.manager.reconcile([], world.apply)
+        assert fake.removed == ["a"]
+        assert world.manager.allocations.pods == frozenset()
+
+    run(test())
+
+
+def test_a_plugin_that_was_away_is_told_of_those_who_left():
+    async def test() -> None:
+        world = await World().with_(fake := Fake())
+        await world.manager.admit(pod("a"))
+        await world.manager.deregister("cpu")
+        world.now += RECENT_S
+        await world.manager.reconcile([], world.apply)
+        assert world.manager.allocations.pods == frozenset()
+        fake.closed = False
+        await world.with_(fake)
+        await world.manager.reconcile([], world.apply)
+        assert fake.removed == ["a"]
+
+    run(test())
+
+
+# --- containers --------------------------------------------------------------------------------------------------
+
+
+def test_what_a_container_is_created_with():
+    async def test() -> None:
+        world = await World().with_(Fake(result="5-6,10"), Fake("memory", prop="CpusetMems", result="1,2"))
+        asked = pod(requests={"cpu": 2.0, "memory": 2.0})
+        await world.manager.admit(asked)
+        started = await world.manager.container_options(asked, "c")
+        assert started
+        assert started.properties == {"CpusetCpus": "5-6,10", "CpusetMems": "1-2"}
+        assert (
+            await world.manager.container_options(
+                pod(annotations={"katalyst.kubewharf.io/skip_qrm_admit": "true"}), "c"
+            )
+            is None
+        )
+
+    run(test())
+
+
+def test_containers_are_set_once_and_again_after_a_minute():
+    async def test() -> None:
+        world = await World().with_(Fake())
+        await world.manager.admit(pod())
+        for _ in range(3):
+            await world.manager.reconcile([pod()], world.apply)
+        assert world.set == [("p/c", {"CpusetCpus": "0-1"})]
+        world.now += REFRESH_S
+        await world.manager.reconcile([pod()], world.apply)
+        assert len(world.set) == 2
+
+    run(test())
+
+
+def test_a_container_that_cannot_be_set_does_not_stop_the_others():
+    async def test() -> None:
+        world = await World().with_(Fake())
+        pods = [pod("a", annotations={"refuse": ""}), pod("b")]
+        for each in pods:
+            await world.manager.admit(each)
+        assert await world.manager.reconcile(pods, world.apply) == Reconciled(
+            ("ns/b/c",), {"ns/a/c": "the runtime refuses"}
+        )
+        assert (await world.manager.reconcile(pods, world.apply)).failed  # and is tried again
+
+    run(test())
+
+
+def test_who_loses_cpus_comes_before_who_gains_them():
+    async def test() -> None:
+        world = await World().with_(fake := Fake())
+        pods = [pod(uid) for uid in ("a", "b", "c")]
+        for each in pods:
+            await world.manager.admit(each)
+        await world.manager.reconcile(pods, world.apply)
+        world.set.clear()
+        for uid, result in (("a", "0-4"), ("b", "5"), ("c", "0-1")):
+            info = AllocationInfo("CpusetCpus", is_scalar_resource=True, allocated_quantity=5, allocation_result=result)
+            fake.has[uid]["c"]["cpu"] = info
+        await world.manager.reconcile(pods, world.apply)
+        assert [name for name, _ in world.set] == ["b/c", "a/c"]
+
+    run(test())
+
+
+def test_a_plugin_that_knows_nothing_yet_is_not_believed():
+    async def test() -> None:
+        world = await World().with_(Fake())
+        await world.manager.admit(pod())
+        fresh = Fake(result="7")
+        await world.with_(fresh)
+        await world.manager.reconcile([pod()], world.apply)
+        assert fresh.asked == []
+        world.now += FRESH_S
+        await world.manager.reconcile([pod()], world.apply)
+        assert len(fresh.asked) == 1
+
+    run(test())
+
+
+def test_one_plugin_that_fails_does_not_hide_the_others():
+    async def test() -> None:
+        world = await World().with_(Fake(), Fake("memory", failing=True))
+        assert set(await world.manager.aware(pod(), "c")) == {"cpu"}
+        assert set(await world.manager.allocatable()) == {"cpu"}
+
+    run(test())
