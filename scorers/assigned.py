@@ -56,6 +56,12 @@ class RecentPods:
         self._amount[name] = column
         self._sums.pop(name, None)
 
+    def unregister(self, prefix: str) -> None:
+        """Count the demands whose names begin so no more."""
+        for name in [each for each in self._demands if each.startswith(prefix)]:
+            del self._demands[name], self._amount[name]
+            self._sums.pop(name, None)
+
     def add(self, info: PodInfo, *, row: int, at: float) -> None:
         """A pod was assigned to the node in this row at this time (unix seconds)."""
         self.remove(info.key)

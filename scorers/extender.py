@@ -122,8 +122,8 @@ class Extender:
 
     async def filter(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """ExtenderArgs -> ExtenderFilterResult."""
-        profile = self._profile(captured[0])
         args, names = await self._args(request)
+        profile = self._profile(captured[0])
         try:
             info = pod_info(_pod_of(args))
         except ValueError as error:
@@ -136,8 +136,8 @@ class Extender:
 
     async def prioritize(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """ExtenderArgs -> HostPriorityList."""
-        profile = self._profile(captured[0])
         args, names = await self._args(request)
+        profile = self._profile(captured[0])
         info = _info(args)
         self._begin(info.pod)
         there, rows, known = self._rows(names)
@@ -179,8 +179,8 @@ class Extender:
         """ExtenderArgs -> for each node and plug-in every input, step and score, and the reason in words; best first.
         Reserves nothing, and what the pod itself has reserved is not counted, as when it is asked about again. Without
         nodes, all that are known are asked about."""
-        profile = self._profile(captured[0])
         args, names = await self._args(request)
+        profile = self._profile(captured[0])
         if args.node_names is None and args.nodes is None:
             names = sorted(name for name, row in self.table.row.items() if self.table.known[row])
         info = _info(args)
@@ -232,6 +232,7 @@ class Extender:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _profile(self, name: str) -> Profile:
+        """To be asked for once the body is there: settings may have been read again meanwhile."""
         profile = self.profiles.get(name)
         if profile is None:
             there = ", ".join(sorted(self.profiles)) or "none"

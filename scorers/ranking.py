@@ -44,18 +44,37 @@ class Filtered:
 
 
 class Profile:
-    """The plug-ins of a profile, made for a table."""
+    """The plug-ins of a profile, made for a table. Where it takes the place of `before`, a profile of the same name,
+    those that listen to the table go on if their arguments are as they were: what they have added up over the cluster
+    is not added up again."""
 
-    def __init__(self, settings: ProfileSettings, table: Table) -> None:
+    def __init__(self, settings: ProfileSettings, table: Table, *, before: Profile | None = None) -> None:
         self.settings = settings
         self._table = table
-        made = [(each, self._made(each)) for each in settings.plugins]
+        known = (
+            [] if before is None else [each for each in before.made if any(each[1] is one for one in table.listeners)]
+        )
+        made = tuple((each, self._found(each, known)) for each in settings.plugins)
+        self.made: tuple[tuple[PluginSettings, Any], ...] = made
         self._preparing = tuple(plugin for _, plugin in made if isinstance(plugin, PreparingPlugin))
         self.scoring = tuple((s, p) for s, p in made if "score" in s.points and isinstance(p, ScorePlugin))
         self.filtering = tuple((s, p) for s, p in made if "filter" in s.points and isinstance(p, FilterPlugin))
 
-    def _made(self, plugin: PluginSettings) -> Any:
+    def _found(self, plugin: PluginSettings, known: Sequence[tuple[PluginSettings, Any]]) -> Any:
+        """The known one of this name with these arguments, or a new one."""
+        for each, made in known:
+            if (each.name, each.args) == (plugin.name, plugin.args):
+                return made
         return make(factory_of(plugin.name), plugin.args, self._table, profile=self.settings.name)[0]
+
+    def close(self, *, but: Profile | None = None) -> None:
+        """The table tells its plug-ins of nothing any more, but for those that another profile goes on with."""
+        kept = () if but is None else [plugin for _, plugin in but.made]
+        for _, plugin in self.made:
+            if not any(plugin is each for each in kept):
+                self._table.forget(plugin)
+        if but is None:
+            self._table.recent.unregister(f"{self.settings.name}/")
 
     def prepare(self) -> Iterator[None]:
         """What can be computed before a pod asks, in steps between which others may run."""

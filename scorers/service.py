@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from aiohttp import web
 from scorers.cluster import Cluster, KubernetesCluster
 from scorers.extender import RESERVED_S, Extender
 from scorers.koordinator.metrics import NodeMetricObject, read_node_metric
-from scorers.profiles import read_profiles
+from scorers.profiles import ProfileSettings, read_profiles
 from scorers.ranking import Profile
 from scorers.table import Table
 from scorers.wire import ExtenderBindingArgs
@@ -27,6 +28,7 @@ from watcher.client import InProcessClient, WatcherError
 from watcher.kube import Node, Pod
 from watcher.model import MetricType, Operator
 from watcher.parts import Made, Serving
+from watcher.settings import Problem, SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +49,21 @@ class Scheduling:
         self.table = Table(windows=serving.windows)
         self._serving = serving
         self._cluster = cluster or KubernetesCluster(serving.settings)
-        made = {each.name: Profile(each, self.table) for each in profiles}
-        needs = self.table.needs
-        self._client = InProcessClient(
+        self._profiles = {each.name: Profile(each, self.table) for each in profiles}
+        self._client = self._made_client()
+        self._follows_node_metrics = self.table.needs.node_metrics
+        self.extender = Extender(self.table, self._profiles, now=serving.now, bind=self._bind)
+        self._prepared = True
+        self._blind = ""
+        self._podless = ""
+
+    def made(self) -> Made:
+        """What the service is to run of this."""
+        return Made(tuple(self.extender.routes()), (self.life,), (self.extender.telemetry,), renew=self.renew)
+
+    def _made_client(self) -> InProcessClient:
+        serving, needs = self._serving, self.table.needs
+        return InProcessClient(
             lambda: serving.published,
             window=serving.windows[-1],
             types=TYPES,
@@ -60,13 +74,43 @@ class Scheduling:
             interval=LOOK_EVERY_S,
             monotonic=serving.monotonic,
         )
-        self.extender = Extender(self.table, made, now=serving.now, bind=self._bind)
-        self._blind = ""
-        self._podless = ""
 
-    def made(self) -> Made:
-        """What the service is to run of this."""
-        return Made(tuple(self.extender.routes()), (self.life,), (self.extender.telemetry,))
+    # --- settings that are read again --------------------------------------------------------------------------------
+
+    def renew(self, scheduler: Mapping[str, Any]) -> Callable[[], None]:
+        """Look at profiles that are to take the place of these; what comes back puts them there. Raises SettingsError
+        with all that is wrong with them, and changes nothing."""
+        profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd())
+        if problems:
+            raise SettingsError(problems)
+        trial = Table()
+        for each in profiles:
+            try:
+                Profile(each, trial)
+            except ValueError as error:
+                cure = "docs/scheduling.md has the arguments of plug-ins"
+                raise SettingsError([Problem(f"scheduler.{each.name}", str(error), cure)]) from error
+        if trial.needs.node_metrics and not self._follows_node_metrics:
+            told = 'nodeMetricSource "cluster" was not there at the start, so NodeMetrics are not followed'
+            raise SettingsError([Problem("scheduler", told, "restart load-watcher with these settings")])
+        return partial(self._put_in_place, profiles, notices)
+
+    def _put_in_place(self, profiles: Sequence[ProfileSettings], notices: Sequence[str]) -> None:
+        """At once, so that no request sees half of it. Where sums over all pods are among what is new, that takes as
+        long as counting them."""
+        for notice in notices:
+            log.warning("settings: %s", notice)
+        served = self._serving.windows
+        old = dict(self._profiles) if served == self.table.windows else {}
+        gone = list(self._profiles.values())
+        self.table.windows = tuple(served)
+        new = {each.name: Profile(each, self.table, before=old.get(each.name)) for each in profiles}
+        for profile in gone:
+            profile.close(but=new.get(profile.settings.name))
+        self._profiles.clear()
+        self._profiles.update(new)
+        self._client = self._made_client()
+        self._prepared = False
 
     @asynccontextmanager
     async def life(self, _app: web.Application) -> AsyncIterator[None]:
@@ -124,7 +168,10 @@ class Scheduling:
         self._tell_blind("")
         if columns is not self.table.load.columns:
             self.table.set_load(columns, now=self._serving.now())
-            for profile in self.extender.profiles.values():
+            self._prepared = False
+        if not self._prepared:
+            self._prepared = True
+            for profile in tuple(self._profiles.values()):
                 for _ in profile.prepare():
                     await asyncio.sleep(0)
         now = self._serving.now()

@@ -206,7 +206,6 @@ class Table:
         self.limited = AmountColumns()
         self.recent = RecentPods()
         self.load = Load()
-        self.needs = Needs()
         self.pod_usage: Pods | None = None
         self.node_metrics: dict[str, NodeMetric] = {}  # those of the cluster, by node
         self._nodes: dict[str, Node] = {}
@@ -217,7 +216,7 @@ class Table:
         self._where: I64 = np.zeros(0, dtype=np.int64)
         self._free: list[int] = []
         self._listeners: list[Listener] = []
-        self._followers: list[Follower] = []
+        self._followers: list[tuple[Follower, Needs]] = []
         self._measures: dict[MetricType, bool] = {}
 
     def __len__(self) -> int:
@@ -252,11 +251,26 @@ class Table:
 
     def follow(self, follower: Follower, needs: Needs) -> None:
         """Tell this one of each new measurement; `needs` is what whoever keeps this table up has to bring."""
-        self._followers.append(follower)
-        self.needs = Needs(
-            self.needs.usages or needs.usages,
-            self.needs.pods or needs.pods,
-            self.needs.node_metrics or needs.node_metrics,
+        self._followers.append((follower, needs))
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """Who is told of each change."""
+        return tuple(self._listeners)
+
+    def forget(self, who: object) -> None:
+        """Tell this one, a listener or follower or both, of nothing any more."""
+        self._listeners = [each for each in self._listeners if each is not who]
+        self._followers = [each for each in self._followers if each[0] is not who]
+
+    @property
+    def needs(self) -> Needs:
+        """What all followers together need."""
+        needs = [each for _, each in self._followers]
+        return Needs(
+            any(each.usages for each in needs),
+            any(each.pods for each in needs),
+            any(each.node_metrics for each in needs),
         )
 
     # --- nodes -------------------------------------------------------------------------------------------------------
@@ -422,7 +436,7 @@ class Table:
         sampled = self.load.sampled()[self.known]
         oldest = float(np.nanmin(sampled)) if np.isfinite(sampled).any() else np.inf
         self.recent.prune(now=now, measured=oldest)
-        for follower in self._followers:
+        for follower, _ in self._followers:
             follower.load_changed()
 
     def expire_load(self, *, before: float) -> None:
@@ -434,13 +448,13 @@ class Table:
         self._where[: len(self)][old] = -1
         self.load = Load(self.load.columns, self._where[: len(self)])
         self._measures.clear()
-        for follower in self._followers:
+        for follower, _ in self._followers:
             follower.load_changed()
 
     def set_pod_usage(self, pods: Pods | None) -> None:
         """Take a new copy of what pods use (None: there is none); as often as it is renewed."""
         self.pod_usage = pods
-        for follower in self._followers:
+        for follower, _ in self._followers:
             follower.load_changed()
 
     def set_node_metric(self, name: str, metric: NodeMetric | None) -> None:
@@ -451,7 +465,7 @@ class Table:
                 metric = replace(metric, updated=before.updated)
             self.node_metrics[name] = metric
         if (row := self.row.get(name)) is not None:
-            for follower in self._followers:
+            for follower, _ in self._followers:
                 follower.node_metric_changed(row, metric)
 
     # --- rows --------------------------------------------------------------------------------------------------------

@@ -59,12 +59,16 @@ class Serving(Protocol):
 class Made:
     """A part at work: routes beside the watcher's, what runs from the start of the service to its end, and what it
     tells of itself on /metrics. Collectors are asked at a scrape, in another thread than the event loop's.
-    `on_listening` is told where the service can be asked ("http://127.0.0.1:2020"), once it can."""
+    `on_listening` is told where the service can be asked ("http://127.0.0.1:2020"), once it can. `renew` takes the
+    section's table of settings that were read again: called in a thread, it changes nothing and raises SettingsError
+    for what cannot be taken on while the service runs; what it returns puts it in place, on the event loop. A part
+    without it has its settings until the next start."""
 
     routes: tuple[Route, ...] = ()
     lives: tuple[Callable[[web.Application], AbstractAsyncContextManager[None]], ...] = field(default=())
     collectors: tuple[Collector, ...] = ()
     on_listening: tuple[Callable[[str], None], ...] = ()
+    renew: Callable[[Mapping[str, Any]], Callable[[], None]] | None = None
 
 
 class Part(Protocol):

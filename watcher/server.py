@@ -26,6 +26,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
+from typing import Any
 
 from aiohttp import web
 from apscheduler.events import EVENT_JOB_MAX_INSTANCES
@@ -58,7 +59,7 @@ log = logging.getLogger(__name__)
 SHUTDOWN_S = 3.0  # for requests that still run
 TICK_STOP_S = 2.0  # for a tick that still runs; its fetch is cancelled
 TICK_JOB = "tick"
-NEED_RESTART = ("cluster", "server", "store", "peers", "metrics", "parts")  # tables of the settings that are read once
+NEED_RESTART = ("cluster", "server", "store", "peers", "metrics")  # tables of the settings that are read once
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +299,11 @@ class Watcher:
         self._period = 0.0
         self.telemetry.watch(self)
         protection = Protection(token_of(settings), protect_reads=settings.server.protect_reads)
-        made = [part.make(table, self) for part in parts if (table := settings.parts.get(part.section))]
+        of_parts = {
+            part.section: part.make(table, self) for part in parts if (table := settings.parts.get(part.section))
+        }
+        made = tuple(of_parts.values())
+        self._renew = {section: each.renew for section, each in of_parts.items() if each.renew is not None}
         routes = [route for each in made for route in each.routes]
         self.app = make_app(self, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes)
         self.app.cleanup_ctx.extend([self._with_store, self._with_source, self._with_ticks])
@@ -594,11 +599,12 @@ class Watcher:
                 log.exception("the settings were not reloaded, for a reason that was not foreseen")
 
     async def _reload(self, settings: Settings) -> None:
+        parts, put_in_place = await self._renewed_parts(settings)
         for table in NEED_RESTART:
             if getattr(settings, table) != getattr(self.settings, table):
-                named = ", ".join(sorted({*settings.parts, *self.settings.parts})) if table == "parts" else table
-                log.warning("changes in [%s] take effect at the next start only", named)
-        settings = replace(settings, **{table: getattr(self.settings, table) for table in NEED_RESTART})
+                log.warning("changes in [%s] take effect at the next start only", table)
+        kept = {table: getattr(self.settings, table) for table in NEED_RESTART}
+        settings = replace(settings, **kept, parts=parts)
         changed = any(
             getattr(settings, table) != getattr(self.settings, table)
             for table in ("provider", "kubernetes", "refresh", "review")
@@ -607,7 +613,22 @@ class Watcher:
             await self._replace_refresher(settings)
         self.settings = settings
         self._policies = collect_policies(settings)
+        for put in put_in_place:
+            put()
         log.info("the settings were reloaded%s", "" if changed else "; the source stays as it is")
+
+    async def _renewed_parts(self, settings: Settings) -> tuple[Mapping[str, Any], list[Callable[[], None]]]:
+        """The tables of parts that are in force from now on, and what puts those in place that the parts can take on
+        while they run."""
+        taken, put_in_place = dict(self.settings.parts), []
+        for section in sorted({*taken, *settings.parts}):
+            table, renew = settings.parts.get(section), self._renew.get(section)
+            if table and renew is not None:
+                put_in_place.append(await asyncio.to_thread(renew, table))
+                taken[section] = table
+            elif table != taken.get(section):
+                log.warning("changes in [%s] take effect at the next start only", section)
+        return taken, put_in_place
 
     async def _replace_refresher(self, settings: Settings) -> None:
         """Put a new source and history in place; what is published stays until its first tick."""

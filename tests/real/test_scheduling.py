@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,36 @@ def test_two_thousand_pods_that_come_and_go_leave_the_table_as_the_api_has_it(
     wait_for(lambda: requested(service) == expected, what="the table to be as the API has it")
     counts = {name: node["pods"] for name, node in nodes_of(service).items()}
     assert sum(counts.values()) == len(left)
+
+
+def test_sighup_takes_other_profiles_over_and_refuses_bad_ones(run_service: RunService, kube: FakeKube, tmp_path: Path):
+    """Without a restart, over the cluster that is known."""
+    add_node(kube, "worker-1")
+    service = extending(run_service, kube, tmp_path)
+    wait_for(lambda: requested(service) == {"worker-1": 0}, what="the node")
+    good = service.config_file.read_text()
+
+    def profiles() -> list[str]:
+        told: list[str] = service.get("/scheduler/plugins").json()["profiles"]
+        return told
+
+    def reload(config: str) -> None:
+        service.config_file.write_text(config)
+        assert service.process is not None
+        service.process.send_signal(signal.SIGHUP)
+
+    other = '[scheduler.other]\nplugins = [ {name = "LoadVariationRiskBalancing"} ]\n'
+    reload(good + other)
+    wait_for(lambda: profiles() == ["default", "other"], what="the second profile")
+    answer = service.session.post(f"{service.url}/scheduler/other/prioritize", json=asking("worker-1"), timeout=60)
+    assert [{"Host": "worker-1", "Score": answer.json()[0]["Score"]}] == answer.json()
+    reload(good + other.replace("Risk", "Risc"))
+    wait_for(lambda: "did you mean LoadVariationRiskBalancing?" in service.log(), what="the problem in the log")
+    assert ["default", "other"] == profiles()
+    reload(good)
+    wait_for(lambda: profiles() == ["default"], what="the second profile to go")
+    assert "take effect at the next start" not in service.log()
+    assert {"worker-1"} == set(nodes_of(service))
 
 
 def test_without_a_kubernetes_api_nothing_fails(run_service: RunService, tmp_path: Path):

@@ -97,6 +97,15 @@ def test_packing(
     assert {"cpu": wanted} == found.inputs["podDemand"]
 
 
+@pytest.mark.parametrize(("request_milli", "expected"), [(1, 2), (3, 5), (5, 8), (7, 11), (200, 300)])
+def test_a_multiplied_request_is_rounded_half_away_from_zero(request_milli: int, expected: int) -> None:
+    """As Go's math.Round: Python's would go to the even one."""
+    asking = info(containers=[{"requests": {"cpu": f"{request_milli}m"}}])
+    cluster = table([node("n", {"cpu": "1"})], loads=load({"n": {("CPU", "AVG"): 1.0}}))
+    plugin, _ = make(TargetLoadPacking, {}, cluster)
+    assert {"cpu": expected} == plugin.score(asking, cluster, rows(cluster), now=NOW).inputs["podDemand"]
+
+
 # --- LoadVariationRiskBalancing --------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from tests.scorers.cluster import info, rows, stamp
 from tests.waiting import eventually
 from watcher import settings
 from watcher.collect_policy import CollectPolicy
-from watcher.model import Snapshot
+from watcher.model import Snapshot, Window
 from watcher.node_metrics import NodeUsages, measure
 from watcher.pods import PublishedPods
 from watcher.publish import Published
@@ -36,7 +36,7 @@ POD = info(containers=[{"requests": {"cpu": "1", "memory": "1Gi"}}])
 class Service:
     """A service that has published one tick, and pods once somebody wants them."""
 
-    windows = WINDOWS
+    windows: tuple[Window, ...] = WINDOWS
     max_staleness = 300.0
 
     def __init__(self, kubeconfig: Path) -> None:
