@@ -237,7 +237,8 @@ class Audit:
 
     def begin_quota(self, deed: Deed, *, path: str, found: Quota, intended: Quota, afresh: bool = False) -> Deed:
         """The same of a CPU quota. What the container has now (`found`) is remembered as its original unless one is
-        already, or, `afresh`, in its place: somebody else has given it a new one since."""
+        already, or, `afresh`, in its place: somebody else has given it a new one since. Otherwise `found` is what the
+        agent wrote last, although it may have ended before it could say so."""
         identity = (deed.container_id, deed.pod, deed.uid, deed.container, path, deed.time)
         with self._transaction():
             begun = self._insert(deed)
@@ -246,7 +247,7 @@ class Audit:
             self._connection.execute(
                 "INSERT INTO originals (container_id, pod, uid, container, path, since, original, intended)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT (container_id) DO UPDATE SET intended = excluded.intended",
+                " ON CONFLICT (container_id) DO UPDATE SET intended = excluded.intended, written = excluded.original",
                 (*identity, _quota_text(found), _quota_text(intended)),
             )
         self._tell(begun)

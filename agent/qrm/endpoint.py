@@ -164,5 +164,3 @@ async def notify(socket: Path, error: str) -> None:
         stub: Any = registration_grpc.RegistrationStub(channel)
         method = "NotifyRegistrationStatus"
         await _translated(socket.name, method, lambda: stub.NotifyRegistrationStatus(status, timeout=NOTIFY_S))
-
-

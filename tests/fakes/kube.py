@@ -433,7 +433,8 @@ class FakeKube:
         if resource == ACCESS_REVIEWS:
             return self._review(asked)
         if asked.verb == "create":
-            name = asked.body["metadata"]["name"]
+            metadata = asked.body["metadata"]
+            name = metadata.setdefault("name", f"{metadata.get('generateName', '')}{self._version:05x}")
             key = f"{asked.namespace}/{name}" if asked.namespace else name
             if key in self._objects[resource]:
                 text = f'{full_name(resource)} "{name}" already exists'

@@ -46,7 +46,7 @@ async def report(
     content = {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{name[:200]}.{int(now * 1e9):x}", "namespace": where},
+        "metadata": {"generateName": f"{name[:200]}.", "namespace": where},
         "involvedObject": {**involved, **({"namespace": namespace} if namespace else {})},
         "reason": reason,
         "message": _cut(message),

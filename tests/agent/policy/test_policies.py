@@ -14,17 +14,10 @@ from agent.policy import schema as fields
 from agent.policy.fields import read
 from agent.policy.objects import read_metric_rule, read_rules
 from agent.policy.problems import Complaints, Place
+from tests.agent.crane import cases
 from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, problems, reading, text_of, throttling
 
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "crane.json").read_text())["vectors"]
 SHIPPED = Path(__file__).parents[3] / "deploy" / "agent" / "policies"
-
-
-def vectors(kind: str) -> pytest.MarkDecorator:
-    """Parametrises a test by Crane's cases of this kind; at least one there must be."""
-    found = [each for each in VECTORS if each["kind"] == kind]
-    assert found, kind
-    return pytest.mark.parametrize("case", found, ids=lambda case: case["id"])
 
 
 def first(complaints: Complaints) -> str | None:
@@ -37,7 +30,7 @@ def first(complaints: Complaints) -> str | None:
 # --- Crane's own cases -----------------------------------------------------------------------------------------------
 
 
-@vectors("validate_metric_rule")
+@cases("validate_metric_rule")
 def test_crane_s_cases_of_metric_rules(case: dict[str, Any]):
     complaints = Complaints(Place("vectors"))
     rule = read(fields.MetricRule, case["input"], complaints)
@@ -45,7 +38,7 @@ def test_crane_s_cases_of_metric_rules(case: dict[str, Any]):
     assert case["expected"]["head"] == first(complaints)
 
 
-@vectors("validate_rules")
+@cases("validate_rules")
 def test_crane_s_cases_of_rules(case: dict[str, Any]):
     complaints = Complaints(Place("vectors"))
     spec = read(fields.NodeQosSpec, case["input"], complaints)
@@ -53,13 +46,13 @@ def test_crane_s_cases_of_rules(case: dict[str, Any]):
     assert case["expected"]["head"] == first(complaints)
 
 
-@vectors("validate_node_quality_probe")
+@cases("validate_node_quality_probe")
 def test_crane_s_cases_of_probes(case: dict[str, Any]):
     found = problems(node_qos(nodeQualityProbe=case["input"]), throttling())
     assert ("Invalid" == case["expected"]["head"]) == ("spec.nodeQualityProbe" in found)
 
 
-@vectors("parse_percentage")
+@cases("parse_percentage")
 def test_crane_s_cases_of_percentages(case: dict[str, Any]):
     expected = case["expected"]["head"]
     if expected is None:
@@ -90,7 +83,7 @@ REFUSED = {"empty-scope", "prio-reversed", "prio-exists", "bad-op-ns", "bad-op-q
 """Selectors of the vectors that match no pod, or all of them, whatever was meant."""
 
 
-@vectors("podqos_match")
+@cases("podqos_match")
 def test_selectors_that_can_only_be_a_mistake_are_refused_and_all_others_taken(case: dict[str, Any]):
     for pod_qos in case["input"]["podqos"]:
         found = reading(as_manifest(pod_qos), throttling())

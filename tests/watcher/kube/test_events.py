@@ -29,7 +29,7 @@ def test_an_event_is_where_its_object_is(about: About, namespace: str, involved:
         )
         (name,) = server.names(EVENTS)
         event = server.content(EVENTS, name)
-    assert name.startswith(f"{namespace}/{involved['name']}.17979cfe")
+    assert name.startswith(f"{namespace}/{involved['name']}.")
     assert {"apiVersion": "v1", **involved} == event["involvedObject"]
     assert ("Warning", "Evicted", "2023-11-14T22:13:20Z") == (event["type"], event["reason"], event["lastTimestamp"])
     assert 1024 >= len(event["message"].encode())

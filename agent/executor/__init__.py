@@ -1,0 +1,30 @@
+"""Carrying out plans: quotas that can be put back, evictions under budgets, the node's taint, and nothing of it unless
+enforcing was asked for.
+
+`executor` goes through a plan; `quotas` changes CPU quotas by comparing and setting, `groups` finds them; `cluster`
+does what goes through the Kubernetes API, `control` has the ConfigMap with the brake and the budget; `rivals` knows
+other agents that manage the same groups; `effects` holds what was planned against what is measured.
+"""
+
+from agent.executor.cluster import Cluster, Limits
+from agent.executor.executor import Executor, Needed, OnExit, Permissions
+from agent.executor.groups import Groups, KubeletGroups
+from agent.executor.quotas import PutBack, Quotas
+from agent.executor.report import Fate, Report, Result, Stance
+
+__all__ = [
+    "Cluster",
+    "Executor",
+    "Fate",
+    "Groups",
+    "KubeletGroups",
+    "Limits",
+    "Needed",
+    "OnExit",
+    "Permissions",
+    "PutBack",
+    "Quotas",
+    "Report",
+    "Result",
+    "Stance",
+]

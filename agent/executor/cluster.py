@@ -1,0 +1,188 @@
+"""What the executor does through the Kubernetes API: evictions under budgets, taint and condition of a node, Events."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from agent.audit import Eviction as PastEviction
+from agent.executor.control import Controls
+from agent.executor.report import Fate
+from agent.model import CRITICAL_PRIORITY, SCHEDULING_CONDITION, SCHEDULING_TAINT, EvictStep, SchedulingStep
+from watcher.kube import (
+    PODS,
+    About,
+    Evictor,
+    KubeClient,
+    KubeError,
+    KubeNotFound,
+    Outcome,
+    Pod,
+    Reporter,
+    Taint,
+    add_taint,
+    remove_taint,
+    report,
+    set_condition,
+)
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "load-watcher-agent"
+TAINT_EFFECT = "PreferNoSchedule"
+MIRROR = "kubernetes.io/config.mirror"
+AGAIN_AFTER_S = 30.0
+"""How long a pod that a budget protected is left alone, where the API does not say."""
+
+FATES = {
+    Outcome.EVICTED: Fate.DONE,
+    Outcome.GONE: Fate.GONE,
+    Outcome.PROTECTED: Fate.PROTECTED,
+    Outcome.FORBIDDEN: Fate.FAILED,
+    Outcome.REFUSED: Fate.FAILED,
+    Outcome.UNANSWERED: Fate.UNANSWERED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How many evictions this node may do within `window` seconds: in all, of one namespace's pods, and of pods that
+    one controller owns (a ReplicaSet that loses two replicas at once may lose its service)."""
+
+    window: float = 600.0
+    node: int = 6
+    namespace: int = 3
+    owner: int = 1
+
+    def refusal(self, past: tuple[PastEviction, ...], step: EvictStep) -> str:
+        """Why this pod may not be evicted now, after those of the last `window` seconds; "" if it may. Pure."""
+        namespace = step.pod.partition("/")[0]
+        of_namespace = [each for each in past if each.namespace == namespace]
+        of_owner = [each for each in of_namespace if step.owner and each.owner == step.owner]
+        counts = [
+            (len(past), self.node, "this node"),
+            (len(of_namespace), self.namespace, f"the namespace {namespace}"),
+            (len(of_owner), self.owner, f"{step.owner} in {namespace}"),
+        ]
+        return next(
+            (
+                f"{whose} had {count} evictions in the last {self.window:.0f} s, which is the most it may have"
+                for count, most, whose in counts
+                if count >= most
+            ),
+            "",
+        )
+
+
+class Cluster:
+    """The API, as the executor on one node uses it."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        node: str,
+        control: str,
+        within: float = 5.0,
+        evictor: Evictor | None = None,
+        clock: Callable[[], float],
+    ) -> None:
+        """`control` is the NAMESPACE/NAME of the ConfigMap (see `control`), `within` the seconds that one eviction may
+        be tried for."""
+        self.node = node
+        self.controls = Controls(client, control, node=node)
+        self._client = client
+        self._evictor = evictor or Evictor(client)
+        self._within = within
+        self._clock = clock
+        self._not_before: dict[str, float] = {}
+        self._reporter = Reporter(component=COMPONENT, host=node)
+        self._events_fail = False
+
+    # --- evictions ---------------------------------------------------------------------------------------------------
+
+    async def objection(self, step: EvictStep) -> tuple[Fate, str] | None:
+        """Why this pod is not to be evicted, asked of the API itself: what the node knows of it may be old, and a pod
+        that is critical must not go whatever a plan says. None if it may."""
+        now = self._clock()
+        self._not_before = {uid: until for uid, until in self._not_before.items() if until > now}
+        if (until := self._not_before.get(step.uid)) is not None:
+            return Fate.PROTECTED, f"a budget refused it a moment ago; again in {until - now:.0f} s"
+        try:
+            pod = await self._client.get(PODS, step.pod)
+        except KubeNotFound:
+            return Fate.GONE, "there is no such pod"
+        except KubeError as error:
+            return Fate.FAILED, f"the API cannot say what it is now: {error}"
+        return _objection(pod, step)
+
+    async def evict(self, step: EvictStep) -> tuple[Fate, str]:
+        """Ask for it. What passes (a busy server) is tried again for a few seconds. Raises nothing."""
+        done = await self._evictor.evict(
+            step.pod, within=self._within, uid=step.uid, grace_seconds=int(step.grace_seconds)
+        )
+        if done.outcome is Outcome.PROTECTED:
+            self._not_before[step.uid] = self._clock() + (done.retry_after or AGAIN_AFTER_S)
+        text = ". ".join(filter(None, (done.message, done.hint)))
+        return FATES[done.outcome], text
+
+    # --- the node ----------------------------------------------------------------------------------------------------
+
+    async def set_scheduling(self, step: SchedulingStep) -> str:
+        """Taint and condition, or neither; returns what is wrong, "" for nothing. Raises nothing."""
+        try:
+            if step.disable:
+                await add_taint(self._client, self.node, Taint(SCHEDULING_TAINT, TAINT_EFFECT))
+            else:
+                await remove_taint(self._client, self.node, key=SCHEDULING_TAINT, effect=TAINT_EFFECT)
+            await set_condition(
+                self._client,
+                self.node,
+                SCHEDULING_CONDITION,
+                status=step.disable,
+                now=self._clock(),
+                reason="AvoidanceTriggered" if step.disable else "RestoreTriggered",
+                message=step.reason,
+            )
+        except KubeError as error:
+            return f"{error}. {error.hint}" if error.hint else str(error)
+        return ""
+
+    # --- telling -----------------------------------------------------------------------------------------------------
+
+    async def tell(self, about: About | None, *, reason: str, message: str, warning: bool = True) -> None:
+        """Write an Event about a pod, or about this node (None). One that cannot be written is no reason not to act;
+        that they cannot be is logged once."""
+        try:
+            await report(
+                self._client,
+                about or About("Node", self.node),
+                reason=reason,
+                message=message,
+                warning=warning,
+                by=self._reporter,
+                now=self._clock(),
+            )
+        except KubeError as error:
+            if not self._events_fail:
+                log.warning("no Events are written: %s. %s", error, error.hint)
+            self._events_fail = True
+        else:
+            self._events_fail = False
+
+
+def _objection(pod: Pod, step: EvictStep) -> tuple[Fate, str] | None:
+    metadata: Any = pod.metadata
+    if metadata.uid != step.uid:
+        return Fate.GONE, "there is another pod of that name now"
+    if metadata.deletion_timestamp is not None:
+        return Fate.GONE, "it is ending already"
+    if pod.status.phase in ("Succeeded", "Failed"):
+        return Fate.GONE, f"it has ended ({pod.status.phase})"
+    if (pod.spec.priority or 0) >= CRITICAL_PRIORITY:
+        return Fate.NOT_ALLOWED, f"it is critical (priority {pod.spec.priority})"
+    if MIRROR in metadata.annotations or any(owner.kind == "Node" for owner in metadata.owner_references):
+        return Fate.NOT_ALLOWED, "it is a static pod, which only its node can end"
+    return None

@@ -1,0 +1,56 @@
+"""What steps really released: usage before against usage a cycle later.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from agent.audit import Deed
+from agent.model import CPU, MEMORY, EvictStep, PodState, QuotaStep, ReclaimStep, Released, State, Step
+
+MILLI = 1000.0
+PODS_MISSING = "pods"
+"""Under this name State.missing says why there are no pods (agent.state.collector)."""
+
+
+def used_by(step: Step, state: State) -> Released:
+    """What a step's container or pod uses, in millicores and bytes; without what is not known."""
+    if isinstance(step, (QuotaStep, EvictStep, ReclaimStep)):
+        return _used(state, step.uid, step.container_id if isinstance(step, QuotaStep) else "")
+    return {}
+
+
+def measured(deed: Deed, state: State) -> Released | None:
+    """How much less is used now than before the deed (of what was restored: how much more), of what was to change. A
+    pod or container that is gone uses nothing. None where it cannot be told."""
+    if PODS_MISSING in state.missing:
+        return None  # it is not known which pods there are, and none of them is gone for that
+    pod = next((each for each in state.pods if each.uid == deed.uid), None)
+    gone = pod is None or (deed.container_id != "" and all(each.id != deed.container_id for each in pod.containers))
+    now = dict.fromkeys(deed.used, 0.0) if gone else _used(state, deed.uid, deed.container_id)
+    sign = -1.0 if deed.kind == "restore" else 1.0
+    found = {
+        resource: sign * (deed.used[resource] - now[resource])
+        for resource in deed.planned
+        if resource in deed.used and resource in now
+    }
+    return found or None
+
+
+def _used(state: State, uid: str, container: str) -> dict[str, float]:
+    pod = next((each for each in state.pods if each.uid == uid), None)
+    if pod is None:
+        return {}
+    cpu, memory = _of(pod, container)
+    found = {}
+    if cpu is not None:
+        found[CPU] = cpu * MILLI
+    if memory is not None:
+        found[MEMORY] = float(memory)
+    return found
+
+
+def _of(pod: PodState, container: str) -> tuple[float | None, int | None]:
+    if not container:
+        return pod.cpu, pod.memory
+    return next(((each.cpu, each.memory) for each in pod.containers if each.id == container), (None, None))

@@ -1,0 +1,390 @@
+"""Carrying out a plan, step by step: audit first, act second, and one that fails does not stop the rest.
+
+    stance ─▶ each step: still needed? ─▶ allowed? ─▶ audit ─▶ act ─▶ audit ─▶ Event
+
+What may be done at all (the stance) is found out anew for every plan: preview unless enforcing was asked for; preview
+beside another agent that manages the same groups; what the cluster's ConfigMap says; quotas alone while the API is
+away. If the audit cannot be written nothing more is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from agent.audit import Audit, AuditError, Deed, Outcome
+from agent.cgroups import CgroupError, Quota
+from agent.executor.cluster import Cluster, Limits
+from agent.executor.control import Control, Enforcement
+from agent.executor.effects import measured, used_by
+from agent.executor.groups import Groups
+from agent.executor.quotas import PutBack, Quotas, as_json
+from agent.executor.report import Fate, Report, Result, Stance
+from agent.executor.rivals import process_names, rivals
+from agent.model import EvictStep, PodStep, QuotaStep, ReclaimStep, SchedulingStep, State, Step
+from agent.plan import Plan
+from watcher.kube import About
+
+log = logging.getLogger(__name__)
+
+Needed = Callable[[Step, Sequence[Step]], Awaitable[str]]
+"""Reads usage again and says why a step is not needed any more, "" if it is; gets the steps that were carried out."""
+
+MEASURED_FOR_S = 120.0
+"""A deed of which no effect was seen by then has none that could be told from others'."""
+ENFORCEMENT_KEPT = "enforcement"
+TAINTED_KEPT = "scheduling disabled"
+OUTCOMES = {
+    Fate.DONE: Outcome.DONE,
+    Fate.GONE: Outcome.GONE,
+    Fate.PROTECTED: Outcome.PROTECTED,
+    Fate.UNANSWERED: Outcome.UNANSWERED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """What the operator of this node allows."""
+
+    enforce: bool = False
+    limits: Limits = field(default_factory=Limits)
+    beside_others: bool = False
+    """Also beside a koordlet or a crane-agent."""
+    proc: Path = Path("/proc")
+    """Where the processes of the node are seen, other agents among them."""
+
+
+class OnExit(StrEnum):
+    """What becomes of quotas and the taint when the agent ends in good order."""
+
+    KEEP = "keep"
+    """They stay; a new start goes on from there."""
+    RESTORE = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """What steps are carried out with."""
+
+    audit: Audit
+    groups: Groups
+    quotas: Quotas
+    cluster: Cluster | None
+    limits: Limits
+    clock: Callable[[], float]
+
+
+class Executor:
+    """Carries out plans on one node. Without a `cluster` there are only quotas: nothing is evicted or tainted, and no
+    ConfigMap is asked. Its methods must not overlap. Making one may raise AuditError."""
+
+    def __init__(
+        self,
+        audit: Audit,
+        groups: Groups,
+        *,
+        cluster: Cluster | None = None,
+        permissions: Permissions | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._permissions = permissions or Permissions()
+        quotas = Quotas(audit, groups, clock=clock)
+        self._means = _Means(audit, groups, quotas, cluster, self._permissions.limits, clock)
+        self._brake: Enforcement | None = None
+        self._owed: SchedulingStep | None = None
+        if cluster is not None:
+            kept = audit.kept(ENFORCEMENT_KEPT)
+            cluster.controls.last = self._brake = None if kept is None else Enforcement(kept.decode())
+
+    # --- one plan ----------------------------------------------------------------------------------------------------
+
+    async def run(self, plan: Plan, *, state: State, cycle: int, needed: Needed) -> Report:
+        """Carry out the steps of a plan in their order. `state` is what it was made from: what pods used before. Raises
+        nothing: what fails is in the report."""
+        steps = self._with_what_is_owed(plan)
+        try:
+            idle = not steps and not await self._holds_something()
+        except AuditError as error:
+            return Report(Stance.PREVIEW, "the audit cannot be read", (), _told(error))
+        if idle:
+            return Report(Stance.ENFORCE if self._permissions.enforce else Stance.PREVIEW)
+        stance, why = await self._stance(state)
+        if stance is Stance.PREVIEW:
+            return Report(stance, why, tuple(Result(step, Fate.WOULD, would(step)) for step in steps))
+        report = await _Run(self._means, stance, why, state, cycle, needed).carry_out(steps)
+        for each in report.results:
+            if isinstance(each.step, SchedulingStep):
+                self._owed = each.step if each.fate is Fate.FAILED else None
+        return report
+
+    def _with_what_is_owed(self, plan: Plan) -> tuple[Step, ...]:
+        """A taint that could not be set or taken off is tried again until it can, or until the opposite is wanted."""
+        owed, self._owed = self._owed, None
+        if owed is None or any(isinstance(step, SchedulingStep) for step in plan.steps):
+            return plan.steps
+        return (owed, *plan.steps) if plan.scheduling_disabled in (None, owed.disable) else plan.steps
+
+    async def _holds_something(self) -> bool:
+        """Whether there is anything to give back, should the brake be pulled."""
+        if not self._permissions.enforce:
+            return False
+        audit = self._means.audit
+        if await asyncio.to_thread(audit.remembered):
+            return True
+        return await asyncio.to_thread(audit.kept, TAINTED_KEPT) == b"1"
+
+    async def _stance(self, state: State) -> tuple[Stance, str]:
+        if not self._permissions.enforce:
+            return Stance.PREVIEW, "enforcing was not asked for"
+        others = rivals(state.pods, await asyncio.to_thread(process_names, self._permissions.proc))
+        if others and not self._permissions.beside_others:
+            return Stance.PREVIEW, f"it manages the same control groups: {', '.join(others)}"
+        cluster = self._means.cluster
+        if cluster is None:
+            return Stance.THROTTLE_ONLY, "there is no Kubernetes API"
+        control = await cluster.controls.look()
+        await self._remember_brake(cluster.controls.last)
+        return _stance_of(control)
+
+    async def _remember_brake(self, brake: Enforcement | None) -> None:
+        """Over a restart too, for the API may be away then."""
+        if brake == self._brake:
+            return
+        log.info("enforcement in this cluster is %s", brake or "not said")
+        self._brake = brake
+        try:
+            await asyncio.to_thread(self._means.audit.keep, ENFORCEMENT_KEPT, (brake or Enforcement.ON).encode())
+        except AuditError as error:
+            log.warning("%s", _told(error))
+
+    # --- everything back ---------------------------------------------------------------------------------------------
+
+    async def restore_all(self, *, reason: str, cycle: int = 0) -> tuple[PutBack, ...]:
+        """Every quota back to what it was, and new pods welcome again. Raises AuditError if that cannot be recorded."""
+        state = State(self._means.clock())
+        return await _Run(self._means, Stance.RESTORE_ALL, reason, state, cycle, _always).put_everything_back()
+
+    async def leave(self, on_exit: OnExit) -> tuple[PutBack, ...]:
+        """The last thing to be done before the process ends. Raises AuditError."""
+        return await self.restore_all(reason="the agent ends") if on_exit is OnExit.RESTORE else ()
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    async def look_back(self, state: State) -> tuple[Deed, ...]:
+        """Held against this state: what the deeds of the cycle before released. Quotas of containers that have ended
+        are forgotten. To be called once a cycle, before `run`. Raises AuditError."""
+        present = frozenset(container.id for pod in state.pods for container in pod.containers)
+        await asyncio.to_thread(self._means.quotas.forget_ended, present)
+        audit, since = self._means.audit, state.time - MEASURED_FOR_S
+        found = []
+        for deed in await asyncio.to_thread(audit.unmeasured, since=since, before=state.time):
+            released = measured(deed, state)
+            if released is not None:
+                found.append(await asyncio.to_thread(audit.measured, deed, released, now=state.time))
+        return tuple(found)
+
+
+async def _always(_: Step, __: Sequence[Step]) -> str:
+    return ""
+
+
+def _stance_of(control: Control) -> tuple[Stance, str]:
+    if control.enforcement is Enforcement.RESTORE:
+        return Stance.RESTORE_ALL, "the cluster's ConfigMap says restore"
+    if control.enforcement is Enforcement.OFF:
+        return Stance.RESTORE_ONLY, control.problem or "the cluster's ConfigMap says off"
+    return (Stance.THROTTLE_ONLY, control.problem) if control.problem else (Stance.ENFORCE, "")
+
+
+@dataclass(slots=True)
+class _Run:
+    """One plan being carried out."""
+
+    means: _Means
+    stance: Stance
+    why: str
+    state: State
+    cycle: int
+    needed: Needed
+    results: list[Result] = field(default_factory=list)
+
+    async def carry_out(self, steps: Sequence[Step]) -> Report:
+        trouble = ""
+        try:
+            if self.stance is Stance.RESTORE_ALL:
+                await self.put_everything_back()
+            for step in steps:
+                self.results.append(await self._one(step))
+        except AuditError as error:
+            trouble = _told(error)
+            log.error("nothing more is done in this cycle: %s", trouble)
+        await self._tell_node()
+        return Report(self.stance, self.why, tuple(self.results), trouble)
+
+    async def put_everything_back(self) -> tuple[PutBack, ...]:
+        """Quotas, and the taint if there is one of ours. Raises AuditError."""
+        found = await asyncio.to_thread(self.means.quotas.put_all_back, reason=self.why, cycle=self.cycle)
+        tainted = await asyncio.to_thread(self.means.audit.kept, TAINTED_KEPT) == b"1"
+        if self.means.cluster is not None and tainted:
+            self.results.append(await self._scheduling(SchedulingStep(disable=False, reason=self.why)))
+        return found
+
+    async def _one(self, step: Step) -> Result:
+        """One step. Raises AuditError."""
+        if why := self._forbidden(step):
+            return Result(step, Fate.NOT_ALLOWED, why)
+        if why := await self.needed(step, [each.step for each in self.results if each.booked]):
+            return Result(step, Fate.NOT_NEEDED, why)
+        if isinstance(step, SchedulingStep):
+            return await self._scheduling(step)
+        if isinstance(step, EvictStep):
+            return await self._evict(step)
+        if isinstance(step, ReclaimStep):
+            return await asyncio.to_thread(self._reclaim, step)
+        return await self._quota(step)
+
+    def _forbidden(self, step: Step) -> str:
+        gives_back = step.kind == "restore" or (isinstance(step, SchedulingStep) and not step.disable)
+        through_the_api = isinstance(step, (EvictStep, SchedulingStep))
+        forbidden = (
+            self.stance is Stance.RESTORE_ALL
+            or (self.stance is Stance.RESTORE_ONLY and not gives_back)
+            or (self.stance is Stance.THROTTLE_ONLY and isinstance(step, EvictStep))
+            or (self.means.cluster is None and through_the_api)
+        )
+        return self.why if forbidden else ""
+
+    def _deed(self, step: PodStep, **more: object) -> Deed:
+        deed = Deed(
+            time=self.means.clock(),
+            kind=step.kind,
+            cycle=self.cycle,
+            pod=step.pod,
+            uid=step.uid,
+            metric=step.metric,
+            reason=step.reason,
+            planned=step.released,
+            used=used_by(step, self.state),
+        )
+        return replace(deed, **more)  # type: ignore[arg-type]  # the names of its fields
+
+    # --- quotas and memory -------------------------------------------------------------------------------------------
+
+    async def _quota(self, step: QuotaStep) -> Result:
+        deed = self._deed(
+            step,
+            container=step.container,
+            container_id=step.container_id,
+            before=as_json(Quota(step.before, step.period)),
+            after=as_json(Quota(step.after, step.period)),
+        )
+        changed = await asyncio.to_thread(self.means.quotas.carry_out, step, deed)
+        if changed.first or changed.last:
+            reason = "CpuThrottled" if changed.first else "CpuRestored"
+            message = f"{step.container}: {changed.result.text} ({step.reason})"
+            await self._tell_pod(step, reason=reason, message=message, warning=changed.first)
+        return changed.result
+
+    def _reclaim(self, step: ReclaimStep) -> Result:
+        audit, clock = self.means.audit, self.means.clock
+        try:
+            path = self.means.groups.find(step.uid)
+        except CgroupError as error:
+            return Result(step, Fate.FAILED, str(error))
+        if path is None:
+            return Result(step, Fate.GONE, "the pod is gone")
+        begun = audit.begin(self._deed(step, after={"reclaim": step.bytes}))
+        try:
+            with self.means.groups.open(path) as group:
+                less = group.reclaim(step.bytes)
+        except CgroupError as error:
+            audit.finish(begun, Outcome.FAILED, now=clock(), message=str(error))
+            return Result(step, Fate.FAILED, str(error), begun.id)
+        text = f"{less} bytes less"
+        audit.finish(begun, Outcome.DONE, now=clock(), message=text)
+        return Result(step, Fate.DONE, text, begun.id)
+
+    # --- evictions ---------------------------------------------------------------------------------------------------
+
+    async def _evict(self, step: EvictStep) -> Result:
+        """Ask whoever can say no, from the nearest to the farthest; then write it down, and do it."""
+        audit, cluster, limits, now = self.means.audit, self.means.cluster, self.means.limits, self.means.clock()
+        assert cluster is not None  # _forbidden saw to it
+        past = await asyncio.to_thread(audit.evictions, since=now - limits.window)
+        if why := limits.refusal(past, step):
+            return Result(step, Fate.NOT_ALLOWED, why)
+        if (objection := await cluster.objection(step)) is not None:
+            return Result(step, *objection)
+        if why := await cluster.controls.take(now=now):
+            return Result(step, Fate.NOT_ALLOWED, why)
+        deed = self._deed(step, owner=step.owner, after={"graceSeconds": step.grace_seconds})
+        begun = await asyncio.to_thread(audit.begin, deed)
+        fate, text = await cluster.evict(step)
+        outcome = OUTCOMES.get(fate, Outcome.FAILED)
+        await asyncio.to_thread(audit.finish, begun, outcome, now=self.means.clock(), message=text)
+        if fate is Fate.DONE:
+            message = f"evicted from {cluster.node}: {step.reason}"
+            await self._tell_pod(step, reason="Evicted", message=message, warning=True)
+        return Result(step, fate, text, begun.id)
+
+    # --- scheduling --------------------------------------------------------------------------------------------------
+
+    async def _scheduling(self, step: SchedulingStep) -> Result:
+        """Taint and condition of the node. Raises AuditError."""
+        audit, cluster = self.means.audit, self.means.cluster
+        assert cluster is not None  # _forbidden saw to it
+        after = {"schedulingDisabled": step.disable}
+        deed = Deed(time=self.means.clock(), kind=step.kind, cycle=self.cycle, reason=step.reason, after=after)
+        begun = await asyncio.to_thread(audit.begin, deed)
+        await asyncio.to_thread(audit.keep, TAINTED_KEPT, b"1")
+        wrong = await cluster.set_scheduling(step)
+        outcome = Outcome.FAILED if wrong else Outcome.DONE
+        await asyncio.to_thread(audit.finish, begun, outcome, now=self.means.clock(), message=wrong)
+        if not wrong and not step.disable:
+            await asyncio.to_thread(audit.keep, TAINTED_KEPT, b"0")
+        return Result(step, Fate.FAILED if wrong else Fate.DONE, wrong, begun.id)
+
+    # --- telling -----------------------------------------------------------------------------------------------------
+
+    async def _tell_pod(self, step: PodStep, *, reason: str, message: str, warning: bool) -> None:
+        if self.means.cluster is not None:
+            about = About("Pod", step.pod, step.uid)
+            await self.means.cluster.tell(about, reason=reason, message=message, warning=warning)
+
+    async def _tell_node(self) -> None:
+        """One Event of what the node's users feel: evictions, and new pods kept away or not any more."""
+        cluster = self.means.cluster
+        if cluster is None:
+            return
+        evicted = [each.step.pod for each in self.results if each.fate is Fate.DONE and each.step.kind == "evict"]
+        if evicted:
+            reasons = sorted({each.step.reason for each in self.results if each.step.kind == "evict"})
+            message = f"evicted {', '.join(evicted)}: {'; '.join(reasons)}"
+            await cluster.tell(None, reason="AvoidanceTriggered", message=message)
+        for each in self.results:
+            if isinstance(each.step, SchedulingStep) and each.fate is Fate.DONE:
+                reason = "AvoidanceTriggered" if each.step.disable else "RestoreTriggered"
+                what = "new pods are kept away" if each.step.disable else "new pods are welcome again"
+                message = f"{what}: {each.step.reason}"
+                await cluster.tell(None, reason=reason, message=message, warning=each.step.disable)
+
+
+def _told(error: AuditError) -> str:
+    return f"{error}. {error.hint}" if error.hint else str(error)
+
+
+def would(step: Step) -> str:
+    """What a step would do, for preview. Pure."""
+    if isinstance(step, SchedulingStep):
+        return "would keep new pods away" if step.disable else "would let new pods come again"
+    if isinstance(step, EvictStep):
+        return f"would evict {step.pod} with {step.grace_seconds:.0f} s of grace"
+    if isinstance(step, ReclaimStep):
+        return f"would take up to {step.bytes} bytes of page cache off {step.pod}"
+    quota = "no CPU quota" if step.after is None else f"a CPU quota of {step.after} of {step.period} µs"
+    return f"would give {step.pod} ({step.container}) {quota}"

@@ -1,0 +1,199 @@
+"""Changing CPU quotas so that each can be put back: what was there is remembered before anything is written, and a
+quota that is not the agent's own any more is left to whom it belongs.
+
+Restoring compares before it sets: what the agent wrote last (or was about to write when it ended) is its own; anything
+else was written by somebody else (an in-place resize, an operator), and stays. Between the comparison and the writing
+there is no lock that would keep others out: the kernel has none. It is microseconds.
+
+Everything here blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent.audit import Audit, Deed, Outcome, Remembered
+from agent.cgroups import CgroupError, CgroupGone, Quota
+from agent.executor.groups import Groups
+from agent.executor.report import Fate, Result
+from agent.model import QuotaStep
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """What became of one remembered quota: `fate` is DONE, GONE, FOREIGN or FAILED."""
+
+    remembered: Remembered
+    fate: Fate
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What became of a step; whether it was the `first` to take something from the container, or the `last`, after
+    which it has its original quota again."""
+
+    result: Result
+    first: bool = False
+    last: bool = False
+
+
+class Quotas:
+    """Writes quotas. Raises AuditError, and then has written nothing that is not in the audit."""
+
+    def __init__(self, audit: Audit, groups: Groups, *, clock: Callable[[], float]) -> None:
+        self._audit = audit
+        self._groups = groups
+        self._clock = clock
+
+    def carry_out(self, step: QuotaStep, deed: Deed) -> Changed:
+        """One step of a plan. `deed` is what the audit is to say of it."""
+        known = self._audit.remembered().get(step.container_id)
+        try:
+            path = self._groups.find(step.uid, step.container_id)
+            result = self._gone(step, known) if path is None else self._change(step, deed, path, known)
+        except CgroupGone:
+            result = self._gone(step, known)
+        except CgroupError as error:
+            result = Result(step, Fate.FAILED, _told(error))
+        if result.fate is not Fate.DONE:
+            return Changed(result)
+        left = step.container_id in self._audit.remembered()
+        return Changed(result, first=known is None and left, last=not left)
+
+    def _gone(self, step: QuotaStep, known: Remembered | None) -> Result:
+        if known is not None:
+            self._audit.forget(step.container_id)
+        return Result(step, Fate.GONE, "the container is gone")
+
+    def _change(self, step: QuotaStep, deed: Deed, path: str, known: Remembered | None) -> Result:
+        found, wanted = self._read(path), Quota(step.after, step.period)
+        foreign = known is not None and not known.is_ours(found) and found != known.original
+        if foreign and step.kind == "restore":
+            return self._leave(step, deed, found)
+        if found != Quota(step.before, step.period):
+            text = f"its quota is {in_words(found)} now, not {in_words(Quota(step.before, step.period))}"
+            return Result(step, Fate.FOREIGN, text)
+        if found == wanted:
+            if known is not None and found == known.original:
+                self._audit.forget(step.container_id)
+            return Result(step, Fate.NOT_NEEDED, f"its quota is {in_words(found)} already")
+        original = found if known is None or foreign else known.original
+        begun = self._audit.begin_quota(deed, path=path, found=found, intended=wanted, afresh=foreign)
+        return self._write(step, begun, path, wanted, original=original)
+
+    def _write(self, step: QuotaStep, begun: Deed, path: str, wanted: Quota, *, original: Quota) -> Result:
+        try:
+            with self._groups.open(path) as group:
+                group.set_quota(wanted)
+        except CgroupError as error:
+            gone = isinstance(error, CgroupGone)
+            outcome, fate = (Outcome.GONE, Fate.GONE) if gone else (Outcome.FAILED, Fate.FAILED)
+            self._audit.finish(begun, outcome, now=self._clock(), message=_told(error))
+            if gone or self._read_or_none(path) == original:
+                self._audit.forget(step.container_id)
+            return Result(step, fate, _told(error), begun.id)
+        left = None if wanted == original else wanted
+        self._audit.finish_quota(begun, Outcome.DONE, now=self._clock(), written=left)
+        text = f"its quota is {in_words(wanted)}" + (", as it was at first" if left is None else "")
+        return Result(step, Fate.DONE, text, begun.id)
+
+    def _leave(self, step: QuotaStep, deed: Deed, found: Quota) -> Result:
+        """Restoring what somebody else changed: it is theirs now."""
+        text = f"somebody else made its quota {in_words(found)}: left alone"
+        begun = self._audit.begin(deed)
+        self._audit.finish_quota(begun, Outcome.FOREIGN, now=self._clock(), written=None, message=text)
+        return Result(step, Fate.FOREIGN, text, begun.id)
+
+    def _read(self, path: str) -> Quota:
+        with self._groups.open(path) as group:
+            return group.quota()
+
+    def _read_or_none(self, path: str) -> Quota | None:
+        try:
+            return self._read(path)
+        except CgroupError:
+            return None
+
+    def forget_ended(self, present: Collection[str]) -> None:
+        """There is nothing to be given back to a container that is neither among those that are `present` nor has a
+        control group."""
+        for each in self._audit.remembered().values():
+            if each.container_id not in present and self._is_gone(each.path):
+                self._audit.forget(each.container_id)
+
+    def _is_gone(self, path: str) -> bool:
+        try:
+            self._read(path)
+        except CgroupGone:
+            return True
+        except CgroupError:
+            return False
+        return False
+
+    # --- all of them -------------------------------------------------------------------------------------------------
+
+    def put_all_back(self, *, reason: str, cycle: int = 0) -> tuple[PutBack, ...]:
+        """Every quota that the agent changed, back to what it was; after a crash too, for which nothing but the audit
+        is needed. One that fails stays remembered, and costs no other."""
+        return tuple(self._put_back(each, reason, cycle) for each in self._audit.remembered().values())
+
+    def _put_back(self, remembered: Remembered, reason: str, cycle: int) -> PutBack:
+        try:
+            found = self._read(remembered.path)
+        except CgroupGone:
+            self._audit.forget(remembered.container_id)
+            return PutBack(remembered, Fate.GONE, "the container is gone")
+        except CgroupError as error:
+            return PutBack(remembered, Fate.FAILED, _told(error))
+        if found == remembered.original:
+            self._audit.forget(remembered.container_id)
+            return PutBack(remembered, Fate.DONE, f"its quota is {in_words(found)} already, as it was at first")
+        step = QuotaStep(
+            pod=remembered.pod,
+            uid=remembered.uid,
+            container=remembered.container,
+            container_id=remembered.container_id,
+            before=found.quota,
+            after=remembered.original.quota,
+            period=remembered.original.period,
+            metric="",
+            reason=reason,
+            kind="restore",
+        )
+        deed = Deed(
+            time=self._clock(),
+            kind="restore",
+            cycle=cycle,
+            pod=remembered.pod,
+            uid=remembered.uid,
+            container=remembered.container,
+            container_id=remembered.container_id,
+            reason=reason,
+            before=as_json(found),
+            after=as_json(remembered.original),
+        )
+        if not remembered.is_ours(found):
+            result = self._leave(step, deed, found)
+        else:
+            begun = self._audit.begin_quota(
+                deed, path=remembered.path, found=found, intended=remembered.original, afresh=False
+            )
+            result = self._write(step, begun, remembered.path, remembered.original, original=remembered.original)
+        return PutBack(remembered, result.fate, result.text)
+
+
+def as_json(quota: Quota) -> Mapping[str, Any]:
+    """As the audit has it."""
+    return {"quota": quota.quota, "period": quota.period}
+
+
+def in_words(quota: Quota) -> str:
+    """For messages."""
+    return "unlimited" if quota.quota is None else f"{quota.quota} of {quota.period} µs"
+
+
+def _told(error: CgroupError) -> str:
+    return f"{error}. {error.hint}" if error.hint else str(error)

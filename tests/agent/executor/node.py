@@ -1,0 +1,186 @@
+"""A node for the executor: control groups in a directory, its audit, an API server if it is to have one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agent.audit import Audit, Deed, Filter
+from agent.cgroups import Driver, Layout, Tree, find_layout, open_tree
+from agent.executor import Cluster, Executor, KubeletGroups, Limits, Permissions, Report
+from agent.model import ContainerState, EvictStep, PodState, QuotaStep, State, Step
+from agent.plan import Plan
+from tests.fakes.cgroups import FakeCgroups
+from tests.fakes.kube import CONFIG_MAPS, EVENTS, FakeKube
+from watcher.kube import Access, KubeClient
+
+Outcome = TypeVar("Outcome")
+NOW = 1_700_000_000.0
+CONTROL = "load-watcher/agent-control"
+
+
+def throttle(number: int = 0, *, before: int | None = None, after: int | None = 50_000, **more: Any) -> QuotaStep:
+    """A step that takes CPU from the container c<number>."""
+    names = {"pod": f"shop/p{number}", "uid": f"uid-{number}", "container": "main", "container_id": f"c{number}"}
+    values = {"period": 100_000, "metric": "cpu_total_usage", "released": {"cpu": 500.0}, "reason": "cpu is short"}
+    return QuotaStep(**{**names, **values, "before": before, "after": after, **more})
+
+
+def restore(number: int = 0, *, before: int | None = 50_000, after: int | None = None) -> QuotaStep:
+    """A step that gives it back."""
+    return throttle(number, before=before, after=after, kind="restore", reason="cpu is enough")
+
+
+def evict(number: int = 0, **more: Any) -> EvictStep:
+    """A step that evicts the pod p<number>."""
+    values: dict[str, Any] = {
+        "pod": f"shop/p{number}",
+        "uid": f"uid-{number}",
+        "grace_seconds": 7.0,
+        "metric": "memory_total_usage",
+        "released": {"memory": 1e9},
+        "owner": f"ReplicaSet/r{number}",
+        "reason": "memory is short",
+    }
+    return EvictStep(**{**values, **more})
+
+
+async def always(_: Step, __: Sequence[Step]) -> str:
+    """Every step is needed."""
+    return ""
+
+
+@dataclass
+class FakeNode:
+    """The node `node-1` with pods p0, p1, …, one container each."""
+
+    directory: Path
+    version: str = "v2"
+    driver: Driver = Driver.SYSTEMD
+    server: FakeKube | None = None
+    now: float = NOW
+    listen: Callable[[Deed], None] = lambda _: None
+    """Gets what the audit tells, at the moment when it does."""
+
+    def __post_init__(self) -> None:
+        self.cgroups = FakeCgroups(self.directory / "cgroup", version=self.version, driver=self.driver)
+        self.pods: dict[int, PodState] = {}
+        self.audit = self.open_audit()
+        self._tree: Tree | None = None
+
+    def open_audit(self) -> Audit:
+        """As a start of the agent does."""
+        return Audit.open(self.directory / "agent.db", now=self.now, tell=lambda deed: self.listen(deed))
+
+    def close(self) -> None:
+        self.audit.close()
+        if self._tree is not None:
+            self._tree.close()
+
+    # --- pods --------------------------------------------------------------------------------------------------------
+
+    def add(self, *numbers: int, quota: int | None = None, cpu: float = 1.0, **more: Any) -> None:
+        """Pods that run here, and in the API if there is one."""
+        for number in numbers:
+            self.cgroups.add(self.cgroups.pod_path(f"uid-{number}"))
+            self.cgroups.add(self.path(number), quota=quota)
+            containers = (ContainerState("main", f"c{number}", cpu=cpu, memory=10**9, quota=quota),)
+            self.pods[number] = PodState(
+                "shop", f"p{number}", f"uid-{number}", cpu=cpu, memory=10**9, containers=containers, **more
+            )
+            if self.server is not None:
+                self.server.pod(f"shop/p{number}", node="node-1", metadata={"uid": f"uid-{number}"})
+
+    def path(self, number: int) -> str:
+        """The control group of a container."""
+        return self.cgroups.container_path(f"uid-{number}", f"c{number}")
+
+    def quota(self, number: int = 0) -> str:
+        """What its control group has: "max 100000" without a limit."""
+        if self.version == "v2":
+            return self.cgroups.read(self.path(number), "cpu.max").strip()
+        quota, period = (
+            self.cgroups.read(self.path(number), f"cpu.cfs_{each}_us").strip() for each in ("quota", "period")
+        )
+        return f"{'max' if quota == '-1' else quota} {period}"
+
+    def set_quota(self, quota: int | None, number: int = 0) -> None:
+        """As somebody else does."""
+        if self.version == "v2":
+            self.cgroups.write(self.path(number), "cpu.max", f"{'max' if quota is None else quota} 100000\n")
+        else:
+            self.cgroups.write(self.path(number), "cpu.cfs_quota_us", f"{-1 if quota is None else quota}\n")
+
+    def state(self) -> State:
+        return State(self.now, pods=tuple(self.pods[number] for number in sorted(self.pods)))
+
+    # --- acting ------------------------------------------------------------------------------------------------------
+
+    def groups(self) -> KubeletGroups:
+        layout = find_layout(str(self.directory / "cgroup"))
+        return KubeletGroups(lambda: layout, lambda: self.tree(layout))
+
+    def tree(self, layout: Layout) -> Tree:
+        if self._tree is None:
+            self._tree = open_tree(layout)
+        return self._tree
+
+    def acting(self, act: Callable[[Executor], Awaitable[Outcome]], **permissions: Any) -> Outcome:
+        """What `act` makes of an executor on this node."""
+
+        async def inside() -> Outcome:
+            client = cluster = None
+            if self.server is not None:
+                url, token = self.server.url, self.server.token
+                client = KubeClient(lambda: Access(url, "a test", token=token))
+                cluster = Cluster(client, node="node-1", control=CONTROL, within=0.0, clock=lambda: self.now)
+            given = {"enforce": True, "proc": self.directory / "proc", **permissions}
+            executor = Executor(
+                self.audit,
+                self.groups(),
+                cluster=cluster,
+                permissions=Permissions(**given),
+                clock=lambda: self.now,
+            )
+            try:
+                async with asyncio.timeout(60):
+                    return await act(executor)
+            finally:
+                if client is not None:
+                    await client.close()
+
+        return asyncio.run(inside())
+
+    def run(self, *steps: Step, needed: Any = always, cycle: int = 1, **permissions: Any) -> Report:
+        """What becomes of a plan of these steps."""
+        plan = Plan(self.now, steps)
+        return self.acting(
+            lambda executor: executor.run(plan, state=self.state(), cycle=cycle, needed=needed), **permissions
+        )
+
+    def deeds(self) -> list[Deed]:
+        """What the audit has, oldest first."""
+        return list(reversed(self.audit.deeds(Filter(limit=1000))))
+
+
+def with_api(directory: Path, server: FakeKube, *, nodes: int = 1, **control: str) -> FakeNode:
+    """A node of a cluster of so many, in which much is allowed."""
+    for number in range(nodes):
+        server.node(f"node-{number + 1}")
+    server.put(CONFIG_MAPS, CONTROL, data={"evictions-per-minute": "100", "nodes-at-once": "100%", **control})
+    return FakeNode(directory, server=server)
+
+
+def events(server: FakeKube) -> list[tuple[str, str, str]]:
+    """Kind, name and reason of what was told, oldest first."""
+    found = [server.content(EVENTS, name) for name in server.names(EVENTS)]
+    found.sort(key=lambda each: int(each["metadata"]["resourceVersion"]))
+    return [(each["involvedObject"]["kind"], each["involvedObject"]["name"], each["reason"]) for each in found]
+
+
+def generous(**limits: Any) -> Limits:
+    """Limits of evictions that are in nobody's way."""
+    return Limits(**{"node": 100, "namespace": 100, "owner": 100, **limits})

@@ -1,0 +1,361 @@
+"""Evictions: asked for in the way that budgets can refuse, never of a pod that must not go, and never one too many."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.audit import Eviction, Outcome
+from agent.executor import Executor, Fate, Limits, Report
+from agent.executor.control import Control, Enforcement, allowed_nodes, read_control, refusal
+from agent.plan import Plan
+from tests.agent.executor.node import (
+    CONTROL,
+    NOW,
+    FakeNode,
+    always,
+    events,
+    evict,
+    generous,
+    with_api,
+)
+from tests.fakes.kube import BUDGETS, CONFIG_MAPS, PODS, Asked, FakeKube
+from tests.fakes.kube_rules import status_object
+
+
+@pytest.fixture
+def server() -> Iterator[FakeKube]:
+    with FakeKube() as server:
+        yield server
+
+
+@pytest.fixture
+def node(tmp_path: Path, server: FakeKube) -> Iterator[FakeNode]:
+    node = with_api(tmp_path, server)
+    yield node
+    node.close()
+
+
+def fates(report: Report) -> list[Fate]:
+    return [each.fate for each in report.results]
+
+
+def going(server: FakeKube) -> list[str]:
+    """Pods that were asked to go."""
+    pods = sorted(server.names(PODS))
+    return [key for key in pods if "deletionTimestamp" in server.content(PODS, key)["metadata"]]
+
+
+def asked_for(server: FakeKube) -> int:
+    """How many Evictions the API was asked for."""
+    return sum(each.resource == "v1/pods/eviction" for each in server.asked)
+
+
+def test_a_victim_goes_with_its_grace_and_everybody_is_told(node: FakeNode, server: FakeKube):
+    node.add(0, 1)
+    report = node.run(evict(0))
+    assert [Fate.DONE] == fates(report)
+    assert ["shop/p0"] == going(server)
+    assert 7 == server.content(PODS, "shop/p0")["metadata"]["deletionGracePeriodSeconds"]
+    assert [("Pod", "p0", "Evicted"), ("Node", "node-1", "AvoidanceTriggered")] == events(server)
+    (deed,) = node.deeds()
+    assert (Outcome.DONE, "ReplicaSet/r0", {"memory": 1e9}) == (deed.outcome, deed.owner, deed.planned)
+    assert {"cpu": 1000.0, "memory": 1e9} == deed.used
+
+
+def test_an_eviction_is_in_the_audit_before_it_is_asked_for(node: FakeNode, server: FakeKube):
+    node.add(0)
+    asked: list[tuple[str, int]] = []
+    node.listen = lambda deed: asked.append((deed.outcome.value, asked_for(server)))
+    node.run(evict(0))
+    assert [("begun", 0), ("done", 1)] == asked
+
+
+@pytest.mark.parametrize(
+    ("content", "fate", "words"),
+    [
+        ({"spec": {"priority": 2_000_000_000}}, Fate.NOT_ALLOWED, "critical"),
+        ({"annotations": {"kubernetes.io/config.mirror": "x"}}, Fate.NOT_ALLOWED, "static"),
+        ({"ownerReferences": [{"kind": "Node", "name": "node-1"}]}, Fate.NOT_ALLOWED, "static"),
+        ({"deletionTimestamp": "2026-11-21T08:00:00Z"}, Fate.GONE, "ending"),
+        ({"uid": "another"}, Fate.GONE, "another pod"),
+        ({"phase": "Succeeded"}, Fate.GONE, "has ended"),
+        (None, Fate.GONE, "no such pod"),
+    ],
+    ids=["critical", "mirror", "static", "terminating", "namesake", "finished", "deleted"],
+)
+def test_who_must_not_go_and_who_went_is_not_asked_to(
+    node: FakeNode, server: FakeKube, content: dict[str, Any] | None, fate: Fate, words: str
+):
+    """Whatever the plan says: the API knows better than a state of a cycle ago."""
+    node.add(0)
+    if content is None:
+        server.delete(PODS, "shop/p0")
+    else:
+        spec, phase = content.pop("spec", {}), content.pop("phase", "Running")
+        server.pod("shop/p0", node="node-1", phase=phase, spec=spec, metadata={"uid": "uid-0", **content})
+    report = node.run(evict(0))
+    assert [fate] == fates(report)
+    assert words in report.results[0].text
+    assert (0, []) == (asked_for(server), node.deeds())
+
+
+def budget(server: FakeKube, allowed: int) -> None:
+    server.put(
+        BUDGETS, "shop/b", spec={"selector": {"matchLabels": {"app": "x"}}}, status={"disruptionsAllowed": allowed}
+    )
+
+
+def test_a_pod_that_its_budget_protects_is_not_counted_on_and_left_alone_for_a_while(node: FakeNode, server: FakeKube):
+    node.add(0, 1)
+    server.pod("shop/p0", node="node-1", metadata={"uid": "uid-0", "labels": {"app": "x"}})
+    budget(server, 0)
+
+    async def act(executor: Executor) -> list[Report]:
+        reports = []
+        for seconds in (0.0, 20.0, 40.0):
+            node.now = NOW + seconds
+            plan = Plan(node.now, (evict(0), evict(1)) if not seconds else (evict(0),))
+            reports.append(await executor.run(plan, state=node.state(), cycle=1, needed=always))
+            if seconds == 20.0:
+                budget(server, 1)
+        return reports
+
+    first, second, third = node.acting(act)
+    assert [Fate.PROTECTED, Fate.DONE] == fates(first)
+    assert (evict(1),) == first.booked
+    assert {"shop/p0"} == set(first.unavailable)
+    assert "again in 10 s" in second.results[0].text
+    assert [Fate.DONE] == fates(third)
+    assert 3 == asked_for(server)
+
+
+def test_how_long_a_pod_is_left_alone_is_what_the_api_says(node: FakeNode, server: FakeKube):
+    node.add(0)
+    cause = {"reason": "DisruptionBudget", "message": "The disruption budget b needs 3 healthy pods"}
+    body = status_object(429, "Cannot evict pod", causes=[cause])
+
+    def refuse(request: Asked) -> web.Response | None:
+        evicts = request.resource == "v1/pods/eviction"
+        return web.json_response(body, status=429, headers={"Retry-After": "90"}) if evicts else None
+
+    server.fault = refuse
+
+    async def act(executor: Executor) -> str:
+        for _ in range(2):
+            report = await executor.run(Plan(NOW, (evict(0),)), state=node.state(), cycle=1, needed=always)
+        return report.results[0].text
+
+    assert "again in 90 s" in node.acting(act)
+
+
+@pytest.mark.parametrize(("code", "fate"), [(500, Fate.UNANSWERED), (403, Fate.FAILED)])
+def test_what_the_api_answers_is_kept_apart(node: FakeNode, server: FakeKube, code: int, fate: Fate):
+    """What may have been done counts as done: the next victim would be one too many."""
+    node.add(0, 1)
+
+    def refuse(request: Asked) -> web.Response | None:
+        evicts = request.resource == "v1/pods/eviction"
+        return web.json_response(status_object(code, "no"), status=code) if evicts else None
+
+    server.fault = refuse
+    report = node.run(evict(0))
+    assert [fate] == fates(report)
+    assert ((evict(0),) if fate is Fate.UNANSWERED else ()) == report.booked
+    assert 1 == len(node.audit.evictions(since=NOW)) + (fate is Fate.FAILED)
+
+
+# --- limits of this node ---------------------------------------------------------------------------------------------
+
+
+def test_no_more_go_than_the_limits_of_node_namespace_and_owner_allow(node: FakeNode, server: FakeKube):
+    node.add(*range(6))
+    same_owner = [evict(number, owner="ReplicaSet/web") for number in range(2)]
+    report = node.run(*same_owner, *(evict(number) for number in range(2, 6)), limits=Limits())
+    assert [Fate.DONE, Fate.NOT_ALLOWED, Fate.DONE, Fate.DONE, Fate.NOT_ALLOWED, Fate.NOT_ALLOWED] == fates(report)
+    assert "ReplicaSet/web in shop had 1 evictions in the last 600 s" in report.results[1].text
+    assert "the namespace shop had 3 evictions" in report.results[4].text
+    node.audit.close()
+    node.audit = node.open_audit()
+    assert [Fate.NOT_ALLOWED] == fates(node.run(evict(4), limits=Limits()))  # a restart does not make it forget
+    node.now += 601.0
+    assert [Fate.DONE] == fates(node.run(evict(4), limits=Limits()))
+
+
+NAMES = st.sampled_from(["a", "b"])
+
+
+@given(st.lists(st.tuples(NAMES, NAMES), max_size=30), st.integers(0, 4), st.integers(0, 3), st.integers(0, 2))
+def test_never_a_victim_beyond_the_limits(wanted: list[tuple[str, str]], most: int, of_namespace: int, of_owner: int):
+    limits = Limits(node=most, namespace=of_namespace, owner=of_owner)
+    done: list[Eviction] = []
+    for namespace, owner in wanted:
+        if not limits.refusal(tuple(done), evict(pod=f"{namespace}/x", owner=owner)):
+            done.append(Eviction(NOW, namespace, owner))
+    assert len(done) <= most
+    for namespace in "ab":
+        mine = [each for each in done if each.namespace == namespace]
+        assert len(mine) <= of_namespace
+        assert all(sum(each.owner == owner for each in mine) <= of_owner for owner in "ab")
+
+
+# --- the budget of the cluster ---------------------------------------------------------------------------------------
+
+
+def control(server: FakeKube, **data: str) -> None:
+    server.put(CONFIG_MAPS, CONTROL, data={key.replace("_", "-"): value for key, value in data.items()})
+
+
+def test_no_more_go_in_a_minute_than_the_cluster_allows(node: FakeNode, server: FakeKube):
+    node.add(0, 1, 2)
+    control(server, evictions_per_minute="2", nodes_at_once="1")
+    report = node.run(evict(0), evict(1), evict(2), limits=generous())
+    assert [Fate.DONE, Fate.DONE, Fate.NOT_ALLOWED] == fates(report)
+    assert "evictions-per-minute is 2" in report.results[2].text
+    data = server.content(CONFIG_MAPS, CONTROL)["data"]
+    assert "1700000000 node-1\n1700000000 node-1\n" == data["recent-evictions"]
+    assert ("2", "1") == (data["evictions-per-minute"], data["nodes-at-once"])
+    node.now += 61.0
+    assert [Fate.DONE] == fates(node.run(evict(2), limits=generous()))
+
+
+def test_no_more_nodes_evict_at_once_than_the_cluster_allows(tmp_path: Path, server: FakeKube):
+    """Of 40 nodes a share of 5 % is two."""
+    node = with_api(tmp_path, server, nodes=40)
+    node.add(0, 1)
+    others = "1699999990 node-7\n1699999991 node-8\n"
+    control(server, evictions_per_minute="100", nodes_at_once="5%", recent_evictions=others)
+    report = node.run(evict(0), limits=generous())
+    assert "2 other nodes evicted in the last minute, and nodes-at-once is 2" in report.results[0].text
+    control(server, evictions_per_minute="100", nodes_at_once="5%", recent_evictions=others.partition("\n")[0])
+    assert [Fate.DONE, Fate.DONE] == fates(node.run(evict(0), evict(1), limits=generous()))
+    node.close()
+
+
+def test_who_comes_second_reads_again_and_finds_the_budget_used(node: FakeNode, server: FakeKube):
+    """Another node takes the last token between this one's reading and its writing."""
+    node.add(0)
+    control(server, evictions_per_minute="1", nodes_at_once="100%")
+    raced: list[bool] = []
+
+    def race(request: Asked) -> None:
+        if (request.verb, request.resource) == ("patch", CONFIG_MAPS) and not raced:
+            raced.append(True)
+            control(server, evictions_per_minute="1", nodes_at_once="100%", recent_evictions="1700000000 node-2\n")
+
+    server.fault = race
+    report = node.run(evict(0), limits=generous())
+    assert [Fate.NOT_ALLOWED] == fates(report)
+    assert raced
+    assert "the cluster had 1 evictions in the last minute" in report.results[0].text
+    assert 0 == asked_for(server)
+
+
+def test_a_brake_that_is_pulled_in_the_middle_of_a_plan_is_obeyed(node: FakeNode, server: FakeKube):
+    node.add(0, 1)
+
+    def pull(request: Asked) -> None:
+        if request.resource == "v1/pods/eviction":
+            control(server, enforcement="off", evictions_per_minute="9", nodes_at_once="9")
+
+    server.fault = pull
+    assert [Fate.DONE, Fate.NOT_ALLOWED] == fates(node.run(evict(0), evict(1), limits=generous()))
+
+
+@pytest.mark.slow
+def test_several_nodes_at_once_never_spend_more_than_there_is(tmp_path: Path, server: FakeKube):
+    """All of them ask at the same moment; some may get nothing because others were quicker, never one too many."""
+    nodes = [with_api(tmp_path / str(number), server) for number in range(6)]
+    control(server, evictions_per_minute="4", nodes_at_once="100%")
+    for number, node in enumerate(nodes):
+        node.add(2 * number, 2 * number + 1)
+
+    async def all_of_them() -> list[Report]:
+        threads = [
+            asyncio.to_thread(node.run, evict(2 * number), evict(2 * number + 1), limits=generous())
+            for number, node in enumerate(nodes)
+        ]
+        return await asyncio.gather(*threads)
+
+    reports = asyncio.run(all_of_them())
+    done = sum(fate is Fate.DONE for report in reports for fate in fates(report))
+    assert done == len(going(server)) == asked_for(server)
+    assert 1 <= done <= 4
+    for node in nodes:
+        node.close()
+
+
+# --- what the map says -----------------------------------------------------------------------------------------------
+
+
+def test_the_map_is_read_as_it_is_documented():
+    data = {
+        "enforcement": " Restore ",
+        "evictions-per-minute": "10",
+        "nodes-at-once": "5%",
+        "recent-evictions": "1700000000 node-1\ngarbage\n\n1700000001.5 node-2\n",
+    }
+    recent = ((1_700_000_000.0, "node-1"), (1_700_000_001.0, "node-2"))
+    assert Control(Enforcement.RESTORE, 10, 0.05, recent) == read_control(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({}, "evictions-per-minute must be a whole number; nodes-at-once must be"),
+        ({"evictions-per-minute": "-1", "nodes-at-once": "1"}, "evictions-per-minute"),
+        ({"evictions-per-minute": "1", "nodes-at-once": "half"}, "nodes-at-once"),
+        ({"evictions-per-minute": "1", "nodes-at-once": "5.5%"}, "nodes-at-once"),
+        ({"evictions-per-minute": "1", "nodes-at-once": "1", "enforcement": "maybe"}, "taken for off"),
+    ],
+)
+def test_a_map_that_cannot_be_read_allows_nothing(data: dict[str, str], words: str):
+    found = read_control(data)
+    assert words in found.problem
+    assert refusal(found, node="n", nodes=10, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("at_once", "nodes", "expected"),
+    [
+        ("5%", 100, 5),
+        ("5%", 19, 1),
+        ("5%", 0, 1),
+        ("1%", 250, 2),
+        ("3", 1000, 3),
+        ("1", 1, 1),
+        ("100%", 7, 7),
+        ("0", 9, 0),
+        ("0%", 9, 0),
+    ],
+)
+def test_a_share_of_the_nodes_is_at_least_one(at_once: str, nodes: int, expected: int):
+    """But nothing is nothing."""
+    control = read_control({"evictions-per-minute": "1", "nodes-at-once": at_once})
+    assert expected == allowed_nodes(control.nodes_at_once, nodes)
+
+
+MOMENTS = st.lists(st.tuples(st.integers(0, 200), st.sampled_from(["a", "b", "c", "d"])), max_size=40)
+
+
+@given(MOMENTS, st.integers(0, 5), st.integers(0, 3))
+def test_never_a_victim_beyond_the_budget(moments: list[tuple[int, str]], per_minute: int, at_once: int):
+    done: list[tuple[float, str]] = []
+    for seconds, node in sorted(moments):
+        control = Control(per_minute=per_minute, nodes_at_once=float(at_once), recent=tuple(done))
+        if not refusal(control, node=node, nodes=4, now=NOW + seconds):
+            done.append((NOW + seconds, node))
+    for time, _ in done:
+        minute = [each for each in done if time - 60.0 < each[0] <= time]
+        assert len(minute) <= per_minute
+        assert len({name for _, name in minute}) <= at_once
+
+
+def test_a_line_from_a_clock_that_is_wrong_blocks_nobody_for_long():
+    recent = ((NOW + 3600.0, "node-2"),)
+    assert not refusal(Control(per_minute=1, nodes_at_once=1.0, recent=recent), node="n", nodes=1, now=NOW)
