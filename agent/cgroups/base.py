@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 Resource = Literal["cpu", "memory", "io"]
 
-_READ_BYTES = 1 << 16
+_READ_BYTES = 1 << 14
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

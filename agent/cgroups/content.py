@@ -11,25 +11,24 @@ UNLIMITED_V1 = 2**62
 """Version 1 writes a limit of memory that is none as the largest number of whole pages, close to 2**63."""
 
 
-def integer(content: bytes) -> int:
-    """A whole number, negative ones too."""
-    if b"_" in content:  # which Python takes within a number
-        raise ValueError(content)
-    return int(content)
-
-
 def natural(content: bytes) -> int:
     """A whole number that is not negative."""
-    number = integer(content)
-    if number < 0:
+    text = content.strip()
+    if not text.isdigit():  # int would take signs, and underscores within
         raise ValueError(content)
-    return number
+    return int(text)
+
+
+def integer(content: bytes) -> int:
+    """A whole number, negative ones too."""
+    text = content.strip()
+    return -natural(text[1:]) if text[:1] == b"-" else natural(text)
 
 
 def positive(content: bytes) -> int:
     """A whole number above 0: of a period, by which is divided."""
-    number = integer(content)
-    if number <= 0:
+    number = natural(content)
+    if not number:
         raise ValueError(content)
     return number
 
@@ -54,7 +53,10 @@ def field(content: bytes, key: bytes) -> int | None:
         return None
     start += len(key) + 1
     end = content.find(b"\n", start)
-    return natural(content[start:] if end < 0 else content[start:end])
+    text = content[start:] if end < 0 else content[start:end]
+    if not text.isdigit():
+        raise ValueError(content)
+    return int(text)
 
 
 def required(content: bytes, key: bytes) -> int:

@@ -26,8 +26,8 @@ Quantities = Mapping[str, Quantity]
 
 ANNOTATION_DOMAINS = ("koordinator.sh", "crane.io", "gocrane.io", "load-watcher.io")
 """Whose annotations are kept, sub-domains included."""
-ANNOTATIONS = frozenset({"kubernetes.io/config.source", "kubernetes.io/config.mirror"})
-"""Others that are kept: they mark static pods and their mirrors."""
+ANNOTATIONS = frozenset({"kubernetes.io/config.source", "kubernetes.io/config.mirror", "kubernetes.io/config.hash"})
+"""Others that are kept: they mark static pods and their mirrors, and name their control groups."""
 POD_CONDITIONS = frozenset({"PodScheduled", "Initialized", "Ready"})
 
 T = TypeVar("T")

@@ -1,0 +1,173 @@
+"""One look at the node: /proc, control groups, pods, and what others measured, in one cycle.
+
+What blocks (files) is read in a thread, one after the other; what others bring is taken from their memory, so no cycle
+waits for a server. What cannot be had is missing with its reason, and costs nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agent.cgroups import CgroupError, Driver, Layout, NoCgroups, Tree, find_layout, open_tree
+from agent.model import PodState, Series, State
+from agent.state.node import Node
+from agent.state.readings import MetricSource, NoPods, PodFacts, PodSource, Readings
+from agent.state.usage import EXTENDED_CPU, EXTENDED_MEMORY, MEMORY, OF_GROUPS, RUN_QUEUE, Usage
+
+log = logging.getLogger(__name__)
+
+PODS = "pods"
+"""Under this name `State.missing` says why there are no pods; it is no metric."""
+EXTENDED_SHARE = "ext_cpu_total_distribute"
+YOUNG_INTERVALS = 3.0
+"""A sample older than so many intervals is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things are: for a pod the host's directories as they are mounted there, for tests a directory of theirs."""
+
+    proc: str = "/proc"
+    cgroup: str = "/sys/fs/cgroup"
+    cpu_manager_state: str = "/var/lib/kubelet/cpu_manager_state"
+
+
+class Collector:
+    """Makes a State each time it is asked, about every `interval` seconds.
+
+    `interfaces` are the network interfaces that are measured, `driver` is the kubelet's where it is known (else it is
+    found out). `sources` bring metrics of their own. `extended_cpu_allocatable()` says how many cores of gocrane.io/cpu
+    the node has to give, None where that is not known. `run_queues` reads how long tasks wait for a CPU, of each
+    process by itself.
+    """
+
+    def __init__(
+        self,
+        pods: PodSource,
+        *,
+        places: Places | None = None,
+        interval: float = 10.0,
+        interfaces: tuple[str, ...] = ("eth0",),
+        driver: Driver | None = None,
+        sources: Sequence[MetricSource] = (),
+        extended_cpu_allocatable: Callable[[], float | None] = lambda: None,
+        run_queues: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pods = pods
+        self._places = places or Places()
+        self._longest = YOUNG_INTERVALS * interval
+        self._driver = driver
+        self._sources = sources
+        self._extended_cpu_allocatable = extended_cpu_allocatable
+        self._run_queues = run_queues
+        self._monotonic = monotonic
+        self._node = Node(self._places.proc, interfaces=interfaces, cpu_manager_state=self._places.cpu_manager_state)
+        self._layout: Layout | None = None
+        self._tree: Tree | None = None
+        self._usage: Usage | None = None
+
+    async def start(self) -> None:
+        """Let those begin who keep something of their own."""
+        await self._pods.start()
+        for source in self._sources:
+            await source.start()
+
+    async def close(self) -> None:
+        """Let them end."""
+        for source in self._sources:
+            await source.close()
+        await self._pods.close()
+        self._let_go()
+
+    async def collect(self, now: float) -> State:
+        """The node as it is; `now` is the wall clock's time for it. Calls must not overlap."""
+        readings = Readings()
+        monotonic = self._monotonic()
+        for source in self._sources:
+            brought = source.read(now=now, monotonic=monotonic)
+            readings.series.update(brought.series)
+            readings.missing.update(brought.missing)
+        facts: tuple[PodFacts, ...] | None = None
+        try:
+            facts = self._pods.listing(monotonic=monotonic, max_age=self._longest)
+        except NoPods as error:
+            readings.miss(f"{error}. {error.hint}".rstrip(), PODS)
+        self._add_extended_share(facts, readings, now)
+        measured = await asyncio.to_thread(self._read, facts, readings, now)
+        return State(
+            now,
+            _frozen(readings.series),
+            measured,
+            {k: v for k, v in readings.missing.items() if k not in readings.series},
+        )
+
+    # --- in a thread -------------------------------------------------------------------------------------------------
+
+    def _read(self, facts: tuple[PodFacts, ...] | None, readings: Readings, now: float) -> tuple[PodState, ...]:
+        self._node.read(readings, now=now, monotonic=self._monotonic, longest=self._longest)
+        try:
+            usage = self._opened()
+            if facts is None:
+                self._tell_unknown(len(usage.discover()), readings)
+                return ()
+            measured = usage.read(facts, readings, now=now, monotonic=self._monotonic, longest=self._longest)
+            if MEMORY not in readings.series and any(each.runs for each in facts):
+                self._let_go()  # pods, and none of them here: is it laid out otherwise now?
+            return measured
+        except (NoCgroups, CgroupError) as error:
+            self._let_go()
+            why = f"{error}. {error.hint}".rstrip()
+            readings.miss(why, *OF_GROUPS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY)
+            return tuple(replace(each.pod, containers=()) for each in facts or ())
+
+    def _opened(self) -> Usage:
+        """Kept once it was found; a machine whose kubelet starts after us has its groups later. Raises NoCgroups and
+        CgroupError."""
+        if self._usage is None:
+            layout = find_layout(self._places.cgroup, driver=self._driver)
+            layout.path_of(())
+            self._tree = open_tree(layout)
+            self._usage = Usage(self._tree, layout, proc_root=self._places.proc, run_queues=self._run_queues)
+            if layout != self._layout:
+                log.info("control groups: %s, laid out by %s, in %s", layout.version, layout.driver, layout.root)
+            self._layout = layout
+        return self._usage
+
+    def _let_go(self) -> None:
+        if self._tree is not None:
+            self._tree.close()
+        self._tree = self._usage = None
+
+    # --- pieces ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _tell_unknown(groups: int, readings: Readings) -> None:
+        """Nothing is done to a pod of which only the control group is known: neither its priority nor whether it is
+        critical can be seen there."""
+        why = readings.missing[PODS]
+        readings.missing[PODS] = (
+            f"{why} ({groups} pods have control groups here; nothing else is known of them, so none is acted upon)"
+        )
+        readings.miss(
+            f"it is not known which pods there are: {why}", *OF_GROUPS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY
+        )
+
+    def _add_extended_share(self, facts: tuple[PodFacts, ...] | None, readings: Readings, now: float) -> None:
+        """Percent of the node's gocrane.io/cpu that its pods ask for."""
+        allocatable = self._extended_cpu_allocatable()
+        if facts is None:
+            readings.miss("it is not known which pods there are", EXTENDED_SHARE)
+        elif allocatable is None or allocatable <= 0.0:
+            readings.miss("this node has no gocrane.io/cpu, or how much it has is not known", EXTENDED_SHARE)
+        else:
+            asked = sum(each.extended_cpu_request for each in facts if each.runs)
+            readings.add(EXTENDED_SHARE, 100.0 * asked / allocatable, now)
+
+
+def _frozen(series: Mapping[str, list[Series]]) -> Mapping[str, tuple[Series, ...]]:
+    return {metric: tuple(each) for metric, each in series.items()}

@@ -1,0 +1,200 @@
+"""The pods of this node from its kubelet, which knows them before the API does and when the API cannot be reached.
+
+The kubelet answers at https://NODE:10250/pods to who has the right to `nodes/proxy` (since Kubernetes 1.33 `nodes/pods`
+is enough), and where it still has a read-only port, at http://NODE:10255/pods to everybody. It is asked again and again
+by a task of its own; a cycle takes the last answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from agent.state.facts import Pod, facts_of
+from agent.state.readings import NoPods, PodFacts
+from watcher import __version__
+from watcher.bodies import read_at_most
+from watcher.kube import Access, KubeError, key_of, missing_rule
+from watcher.kube.errors import shown
+from watcher.kube.shapes import ObjectList, Versioned
+
+log = logging.getLogger(__name__)
+
+MAX_BODY = 64 << 20
+"""A thousand pods have some ten megabytes."""
+TIMEOUT_S = 5.0
+
+_LIST = msgspec.json.Decoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # no object yet
+_POD = msgspec.json.Decoder(Pod)
+
+
+class KubeletError(Exception):
+    """The kubelet did not tell its pods. `hint` says what to do. Never carries the token."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def kubelet_access(
+    address: str,
+    *,
+    token_file: Path | None = None,
+    authority: Path | None = None,
+    insecure: bool = False,
+    name: str | None = None,
+) -> Access:
+    """How the kubelet at `address` (https://10.0.0.7:10250) is asked: with the token in `token_file` as it is at the
+    time, trusting `authority`, or anybody if `insecure`; `name` is what its certificate is for, where that is not in
+    the address. Raises KubeletError."""
+    tls = None
+    if address.startswith("https:"):
+        try:
+            tls = ssl.create_default_context(cafile=authority)
+        except (OSError, ssl.SSLError) as error:
+            raise KubeletError(f"the certificate authority {authority} cannot be read: {error}") from error
+        if insecure:
+            tls.check_hostname = False
+            tls.verify_mode = ssl.CERT_NONE
+    return Access(address.rstrip("/"), "the agent's settings", tls=tls, token_file=token_file, tls_server_name=name)
+
+
+class KubeletPods:
+    """Asks the kubelet for its pods every `interval` seconds."""
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        interval: float = 10.0,
+        timeout: float = TIMEOUT_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._access = access
+        self._interval = interval
+        self._timeout = timeout
+        self._monotonic = monotonic
+        self._pods: tuple[PodFacts, ...] | None = None
+        self._asked = 0.0
+        self._failure: KubeletError | None = None
+        self._known: Mapping[bytes, PodFacts | None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to ask. Does not wait for the answer."""
+        self._task = asyncio.create_task(self._keep_up(), name="kubelet-pods")
+
+    async def close(self) -> None:
+        """Stop asking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
+        """The last answer. Raises NoPods where there is none, or it is older than `max_age` seconds."""
+        failure, hint = self._failure, self._failure.hint if self._failure else ""
+        if self._pods is None:
+            raise NoPods(
+                f"it is not known which pods there are: {failure or 'the kubelet has not answered yet'}", hint=hint
+            )
+        if (age := monotonic - self._asked) > max_age:
+            raise NoPods(f"the kubelet's last list of pods is {age:.0f} s old: {failure or 'it is slow'}", hint=hint)
+        return self._pods
+
+    # --- in the background -------------------------------------------------------------------------------------------
+
+    async def _keep_up(self) -> None:
+        connector = aiohttp.TCPConnector(ssl=self._access.tls if self._access.tls is not None else True)
+        agent = {"User-Agent": f"load-watcher/{__version__}", "Accept": "application/json"}
+        async with aiohttp.ClientSession(connector=connector, headers=agent, trust_env=False) as session:
+            while True:
+                try:
+                    asked = self._monotonic()
+                    pods = await self._ask(session)
+                except KubeletError as error:
+                    if self._failure is None:
+                        log.warning("the kubelet does not tell its pods: %s. %s", error, error.hint)
+                    self._failure = error
+                except Exception as error:  # a fault of ours must not end the copy for good, nor go unseen
+                    log.exception("reading the kubelet's pods failed")
+                    self._failure = KubeletError(f"its answer could not be read: {type(error).__name__}")
+                else:
+                    if self._failure is not None:
+                        log.info("the kubelet tells its pods again")
+                    self._pods, self._asked, self._failure = pods, asked, None
+                await asyncio.sleep(self._interval)
+
+    async def _ask(self, session: aiohttp.ClientSession) -> tuple[PodFacts, ...]:
+        url = f"{self._access.server}/pods"
+        try:
+            async with (
+                asyncio.timeout(self._timeout),
+                session.get(
+                    url,
+                    headers=await self._access.headers(),
+                    allow_redirects=False,  # it would carry the token to wherever it leads
+                    server_hostname=self._access.tls_server_name if self._access.tls else None,
+                ) as response,
+            ):
+                if response.status != 200:
+                    raise _refused(response.status, url)
+                body = await read_at_most(response.content, MAX_BODY)
+        except KubeError as error:  # of the token
+            raise KubeletError(str(error), hint=error.hint) from error
+        except TimeoutError as error:
+            raise KubeletError(f"{url}: no answer within {self._timeout:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            hint = "Is this the node's own address, and the certificate of the kubelet signed by that authority?"
+            raise KubeletError(f"{url}: {shown(str(error)) or type(error).__name__}", hint=hint) from error
+        if body is None:
+            raise KubeletError(f"{url}: the answer is larger than {MAX_BODY >> 20} MiB")
+        return await asyncio.to_thread(self._understood, body, url)
+
+    def _understood(self, body: bytes, url: str) -> tuple[PodFacts, ...]:
+        """The pods in an answer; of those that have not changed since the last one the facts are taken over."""
+        try:
+            listed = _LIST.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            start = shown(body[:200].decode(errors="replace"))
+            raise KubeletError(f"{url}: this is no list of pods ({error}): {start}") from error
+        if listed.kind != "PodList":
+            raise KubeletError(f"{url}: this is a {shown(listed.kind)}, not a PodList")
+        known: dict[bytes, PodFacts | None] = {}
+        for raw in listed.items or ():
+            digest = hashlib.blake2b(raw, digest_size=16).digest()
+            known[digest] = self._known[digest] if digest in self._known else _facts(raw)
+        self._known = known
+        return tuple(sorted((facts for facts in known.values() if facts is not None), key=lambda each: each.pod.key))
+
+
+def _facts(raw: msgspec.Raw) -> PodFacts | None:
+    try:
+        return facts_of(_POD.decode(raw))
+    except (msgspec.ValidationError, ValueError) as error:
+        log.warning("the pod %s is left out, and nothing is done to it: %s", _name(raw), error)
+        return None
+
+
+def _name(raw: msgspec.Raw) -> str:
+    try:
+        return shown(key_of(msgspec.json.decode(raw, type=Versioned)))
+    except msgspec.ValidationError:
+        return "without a name"
+
+
+def _refused(status: int, url: str) -> KubeletError:
+    hints = {
+        401: "It does not know the token: is webhook authentication of tokens on in its configuration?",
+        403: f"{missing_rule('get', 'nodes/proxy', group='')} From Kubernetes 1.33 on nodes/pods is enough.",
+        404: "Are its debugging handlers off (enableDebuggingHandlers)? Then take the pods from the API.",
+    }
+    return KubeletError(f"{url} answers {status}", hint=hints.get(status, ""))

@@ -1,0 +1,537 @@
+"""A look at a node, over files of a node that tests make: what is measured, in what units, and what is missing why."""
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.cgroups import Driver
+from agent.model import QosClass, State
+from agent.state import Readings
+from tests.agent.state.node import CORE, MIB, FakeNode, container_id, pod, uid
+
+OF_NODE = {
+    "cpu_total_usage",
+    "cpu_total_utilization",
+    "cpu_core_numbers",
+    "exclusive_cpu_idle",
+    "cpu_load_1_min",
+    "cpu_load_5_min",
+    "cpu_load_15_min",
+    "memory_total",
+    "memory_total_usage",
+    "memory_total_utilization",
+    "disk_read_kibps",
+    "disk_write_kibps",
+    "disk_read_iops",
+    "disk_write_iops",
+    "disk_read_utilization",
+    "disk_total_utilization",
+    "network_receive_kibps",
+    "network_sent_kibps",
+    "network_receive_pckps",
+    "network_sent_pckps",
+    "network_drop_in",
+    "network_drop_out",
+    *(
+        f"psi_{what}_{share}_avg{s}"
+        for what in ("cpu", "memory", "io")
+        for share in ("some", "full")
+        for s in (10, 60, 300)
+    ),
+}
+OF_PODS = {
+    "container_cpu_total_usage",
+    "container_mem_total_usage",
+    "container_cpu_limit",
+    "container_cpu_quota",
+    "container_cpu_period",
+    "container_sched_run_queue_time",
+    "ext_res_container_cpu_total_usage",
+    "ext_res_container_mem_total_usage",
+    "ext_cpu_total_distribute",
+}
+RATES_OF_NODE = {name for name in OF_NODE if name.startswith(("disk_", "network_"))} | {
+    "cpu_total_usage",
+    "cpu_total_utilization",
+    "exclusive_cpu_idle",
+}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path)
+
+
+def labelled(state: State, metric: str, label: str) -> dict[str, float]:
+    return {series.labels[label]: series.value for series in state.metrics[metric]}
+
+
+def of_containers(state: State, metric: str) -> dict[tuple[str, str], float]:
+    """By pod and container; "" is the pod's own."""
+    return {(s.labels["PodName"], s.labels["ContainerName"]): s.value for s in state.metrics[metric]}
+
+
+# --- the node --------------------------------------------------------------------------------------------------------
+
+
+def test_every_metric_is_there_or_says_why_it_is_not(node: FakeNode):
+    state = node.collect()
+    assert state.metrics.keys() | state.missing.keys() == OF_NODE | OF_PODS
+    assert not state.metrics.keys() & state.missing.keys()
+    assert state.time == node.time
+    assert all(series.time == node.time for each in state.metrics.values() for series in each)
+
+
+def test_the_first_cycle_has_no_rates_and_says_so(node: FakeNode):
+    state = node.collect()
+    assert RATES_OF_NODE <= state.missing.keys()
+    assert {state.missing[name].partition(": ")[0] for name in RATES_OF_NODE - {"exclusive_cpu_idle"}} <= {
+        "there is no reading before this one yet",
+        "sda",
+        "eth0",
+    }
+    assert state.value("cpu_total_usage") is None
+    assert state.value("memory_total_usage") == 2_000_000 * 1024
+    assert state.value("cpu_core_numbers") == 2
+
+
+def test_load_of_the_node(node: FakeNode):
+    node.collect()
+    node.proc.cpus = [(1000 + 750, 9000 + 250), (1000 + 250, 9000 + 750)]
+    node.proc.write()
+    state = node.after(10)
+    assert state.value("cpu_total_utilization") == pytest.approx(50.0)
+    assert state.value("cpu_total_usage") == pytest.approx(1000.0)
+    assert state.value("memory_total") == 8_000_000 * 1024
+    assert state.value("memory_total_utilization") == pytest.approx(25.0)
+    assert [state.value(f"cpu_load_{span}_min") for span in (1, 5, 15)] == [0.5, 0.4, 0.3]
+    assert (state.value("psi_cpu_some_avg10"), state.value("psi_io_full_avg10")) == (2.5, 1.25)
+    assert state.value("psi_memory_some_avg300") == 0.75
+
+
+def test_disks_by_name_in_kib_and_operations_a_second(node: FakeNode):
+    node.collect()
+    node.proc.disks["sda"] = (10 + 50, 80 + 2048, 20 + 100, 160 + 4096, 500 + 2500)
+    node.proc.disks["sdb"] = (1, 8, 0, 0, 5)
+    node.proc.write()
+    state = node.after(10)
+    found = {name: labelled(state, name, "diskName") for name in state.metrics if name.startswith("disk_")}
+    assert found == {
+        "disk_read_kibps": {"sda": 102.4},
+        "disk_write_kibps": {"sda": 204.8},
+        "disk_read_iops": {"sda": 5.0},
+        "disk_write_iops": {"sda": 10.0},
+        "disk_read_utilization": {"sda": 25.0},
+        "disk_total_utilization": {"sda": 25.0},
+    }
+    state = node.after(10)
+    assert labelled(state, "disk_read_iops", "diskName") == {"sda": 0.0, "sdb": 0.0}
+
+
+def test_network_in_kilobits_and_packets_a_second(node: FakeNode):
+    node.collect()
+    node.proc.interfaces["eth0"] = (1000 + 125_000, 10 + 100, 1 + 5, 2000 + 250_000, 20 + 200, 2 + 10)
+    node.proc.write()
+    state = node.after(10)
+    found = {name: labelled(state, name, "NetInterface") for name in state.metrics if name.startswith("network_")}
+    assert found == {
+        "network_receive_kibps": {"eth0": 100.0},
+        "network_sent_kibps": {"eth0": 200.0},
+        "network_receive_pckps": {"eth0": 10.0},
+        "network_sent_pckps": {"eth0": 20.0},
+        "network_drop_in": {"eth0": 0.5},
+        "network_drop_out": {"eth0": 1.0},
+    }
+
+
+def test_the_hosts_network_is_that_of_process_1(node: FakeNode):
+    """In a pod that mounts the host's /proc, its net/dev is still that of whoever reads it."""
+    node.proc.of_process_1 = True
+    node.proc.path("net/dev").write_text("Receive\nb\n  eth9: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n")
+    node.proc.write()
+    node.collect()
+    assert "network_sent_kibps" in node.after(10).metrics
+
+
+def test_an_interface_that_is_not_there_is_named(tmp_path: Path):
+    node = FakeNode(tmp_path, options={"interfaces": ("bond0",)})
+    node.collect()
+    missing = node.after(10).missing["network_receive_kibps"]
+    assert missing == "there is no network interface bond0; there are lo, eth0"
+
+
+def test_cpus_of_one_container_each_count_as_idle_by_what_they_are(node: FakeNode):
+    node.cpu_manager_state.write_text('{"policyName":"static","defaultCpuSet":"0","entries":{"u":{"c":"1"}}}')
+    node.collect()
+    node.proc.cpus = [(2000, 9000), (1000 + 250, 9000 + 750)]
+    node.proc.write()
+    assert node.after(10).value("exclusive_cpu_idle") == pytest.approx(750.0)
+    node.cpu_manager_state.write_text('{"policyName":"none"}')
+    assert node.after(10).value("exclusive_cpu_idle") == 0.0
+    node.cpu_manager_state.write_text('{"entries":{"u":{"c":"one"}}}')
+    assert "state of CPUs" in node.after(10).missing["exclusive_cpu_idle"]
+    node.cpu_manager_state.unlink()
+    assert "No such file" in node.after(10).missing["exclusive_cpu_idle"]
+
+
+@pytest.mark.parametrize(
+    ("file", "metrics"),
+    [
+        ("stat", {"cpu_total_usage", "cpu_total_utilization", "cpu_core_numbers", "exclusive_cpu_idle"}),
+        ("meminfo", {"memory_total", "memory_total_usage", "memory_total_utilization"}),
+        ("loadavg", {"cpu_load_1_min", "cpu_load_5_min", "cpu_load_15_min"}),
+        ("diskstats", {name for name in OF_NODE if name.startswith("disk_")}),
+        ("net/dev", {name for name in OF_NODE if name.startswith("network_")}),
+        ("pressure/io", {name for name in OF_NODE if name.startswith("psi_io")}),
+    ],
+)
+@pytest.mark.parametrize("content", [None, b"", b"garbage\n", b"\xff\xfe\x00 1 2 3 4\n"], ids=repr)
+def test_a_file_that_is_bad_costs_its_own_metrics_and_no_other(
+    node: FakeNode, file: str, metrics: set[str], content: bytes | None
+):
+    node.collect()
+    before = node.after(10)
+    path = node.proc.path(file)
+    good = path.read_bytes()
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    bad = node.after(10)
+    empty_is_right = content == b"" and file == "diskstats"
+    assert metrics == before.metrics.keys() - bad.metrics.keys()
+    assert metrics <= bad.missing.keys()
+    if not empty_is_right and content is not None:
+        assert all(file in bad.missing[name] for name in metrics)
+    path.write_bytes(good)
+    node.after(10)
+    assert node.after(10).metrics.keys() == before.metrics.keys()
+
+
+def test_counters_of_the_node_that_go_back_are_no_rate(node: FakeNode):
+    node.collect()
+    node.proc.cpus = [(10, 10), (10, 10)]
+    node.proc.disks["sda"] = (1, 1, 1, 1, 1)
+    node.proc.interfaces["eth0"] = (1, 1, 1, 1, 1, 1)
+    node.proc.write()
+    state = node.after(10)
+    for metric in ("cpu_total_usage", "disk_read_iops", "network_drop_in"):
+        assert "went back" in state.missing[metric]
+    assert "cpu_total_usage" in node.after(10).metrics
+
+
+def test_a_kernel_without_pressure_says_how_to_have_it(node: FakeNode):
+    for name in ("cpu", "memory", "io"):
+        node.proc.path(f"pressure/{name}").unlink()
+    assert "psi=1" in node.collect().missing["psi_cpu_some_avg10"]
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_wall_clock_may_jump_and_rates_are_the_same(node: FakeNode):
+    node.collect()
+    node.proc.disks["sda"] = (110, 80, 20, 160, 500)
+    node.proc.write()
+    node.time -= 86_400
+    state = node.after(10)
+    assert labelled(state, "disk_read_iops", "diskName") == {"sda": 10.0}
+    assert state.time == node.time
+
+
+def test_a_rate_over_more_than_three_intervals_says_nothing_of_now(node: FakeNode):
+    node.collect()
+    state = node.after(31)
+    assert "31 s old" in state.missing["cpu_total_usage"]
+    assert "cpu_total_usage" in node.after(30).metrics
+
+
+def test_a_clock_that_stands_still_gives_no_rate(node: FakeNode):
+    node.collect()
+    assert "no time has passed" in node.after(0).missing["cpu_total_usage"]
+
+
+# --- pods ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["v1", "v2", "hybrid"])
+@pytest.mark.parametrize("driver", list(Driver))
+def test_what_pods_and_their_containers_use(tmp_path: Path, version: str, driver: Driver):
+    """The pod's own numbers are those of its own group, with either driver: upstream loses systemd's."""
+    node = FakeNode(tmp_path, version, driver)
+    facts = pod(1, 2, qos=QosClass.BURSTABLE, start_time=5.0, labels={"app": "web"})
+    limits = {"quota": 20_000, "period": 50_000, "memory": 30 * MIB, "inactive": 10 * MIB, "throttled": 3}
+    node.run(facts, {"cpu_ns": 100, "memory": 90 * MIB, "inactive": 20 * MIB}, limits, {"memory": 40 * MIB})
+    first = node.collect().pods[0]
+    assert (first.cpu, first.memory) == (None, 70 * MIB)
+    assert [(each.cpu, each.throttled) for each in first.containers] == [(None, None), (None, None)]
+    limits |= {"cpu_ns": 2 * CORE, "throttled": 4}
+    node.run(facts, {"cpu_ns": 100 + 5 * CORE, "memory": 90 * MIB}, limits, {"cpu_ns": CORE, "memory": 40 * MIB})
+    state = node.after(10)
+    (found,) = state.pods
+    assert (found.key, found.labels, found.start_time) == ("default/pod-1", {"app": "web"}, 5.0)
+    assert (found.cpu, found.memory) == (pytest.approx(0.5), 90 * MIB)
+    one, two = found.containers
+    assert (one.name, one.id, one.cpu) == ("c0", container_id(1, 0), pytest.approx(0.2))
+    assert (one.memory, one.quota, one.period, one.throttled) == (20 * MIB, 20_000, 50_000, True)
+    assert (two.cpu, two.quota, two.period, two.throttled) == (pytest.approx(0.1), None, 100_000, False)
+    assert of_containers(state, "container_cpu_total_usage") == {
+        ("pod-1", ""): pytest.approx(0.5),
+        ("pod-1", "c0"): pytest.approx(0.2),
+        ("pod-1", "c1"): pytest.approx(0.1),
+    }
+    assert of_containers(state, "container_mem_total_usage")[("pod-1", "c0")] == 20 * MIB
+    assert of_containers(state, "container_cpu_quota") == {("pod-1", "c0"): 20_000, ("pod-1", "c1"): 0}
+    assert of_containers(state, "container_cpu_period") == {("pod-1", "c0"): 50_000, ("pod-1", "c1"): 100_000}
+    shares = 1024 if version != "v2" else 2598
+    assert of_containers(state, "container_cpu_limit") == {("pod-1", "c0"): shares, ("pod-1", "c1"): shares}
+    assert state.metrics["container_cpu_total_usage"][-1].labels == {
+        "PodName": "pod-1",
+        "PodNamespace": "default",
+        "PodUid": uid(1),
+        "ContainerName": "",
+        "ContainerId": "",
+        "HasExtRes": "false",
+    }
+
+
+def test_a_pods_class_that_is_not_known_is_looked_for(node: FakeNode):
+    facts = pod(1, 0, qos=QosClass.BURSTABLE)
+    node.run(facts, {"memory": 5 * MIB})
+    node.pods.pods = [pod(1, 0, qos=QosClass.UNKNOWN)]
+    assert node.collect().pods[0].memory == 5 * MIB
+
+
+def test_a_static_pods_group_has_the_hash_of_its_manifest(node: FakeNode):
+    facts = pod(1, 0, group_uid="7c2f3f0ad4f1a9d5b6c3e8f0a1b2c3d4", static=True)
+    node.run(facts, {"memory": 5 * MIB})
+    (found,) = node.collect().pods
+    assert (found.uid, found.memory, found.static) == (uid(1), 5 * MIB, True)
+
+
+def test_extended_resources_are_summed_over_who_has_them(tmp_path: Path):
+    node = FakeNode(tmp_path, options={"extended_cpu_allocatable": lambda: 8.0})
+    one, two = pod(1, 2, extended=["c1"], extended_cpu_request=2.0), pod(2, 1, extended=["c0"])
+    node.run(one, {}, {"memory": MIB}, {"memory": 2 * MIB})
+    node.run(two, {}, {"memory": 4 * MIB})
+    node.run(pod(3, 1), {}, {"memory": 8 * MIB})
+    state = node.collect()
+    assert state.value("ext_res_container_mem_total_usage") == 6 * MIB
+    assert "ext_res_container_cpu_total_usage" in state.missing
+    assert state.value("ext_cpu_total_distribute") == 25.0
+    node.run(one, {}, {"cpu_ns": CORE}, {"cpu_ns": CORE})
+    node.run(two, {}, {"cpu_ns": 2 * CORE})
+    state = node.after(10)
+    assert state.value("ext_res_container_cpu_total_usage") == pytest.approx(0.3)
+    extended = {s.labels["HasExtRes"] for s in state.metrics["container_cpu_quota"] if s.labels["PodName"] == "pod-3"}
+    assert extended == {"false"}
+
+
+def test_without_extended_resources_their_use_is_a_known_nothing(node: FakeNode):
+    node.run(pod(1, 1), {}, {})
+    assert node.collect().value("ext_res_container_cpu_total_usage") == 0.0
+
+
+def test_time_that_tasks_wait_for_a_cpu(tmp_path: Path):
+    node = FakeNode(tmp_path, options={"run_queues": True})
+    facts = pod(1, 1)
+    node.run(facts, {}, {})
+    path = node.container_path(facts, container_id(1))
+
+    def waits(**by_process: int) -> None:
+        node.cgroups.write(path, "cgroup.procs", "".join(f"{name[1:]}\n" for name in by_process))
+        for name, wait in by_process.items():
+            place = node.proc.path(f"{name[1:]}/schedstat")
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(f"123 {wait} 7\n")
+
+    waits(p11=1_000_000, p12=5_000_000)
+    assert "container_sched_run_queue_time" in node.collect().missing
+    waits(p11=3_000_000, p13=3_000_000)
+    state = node.after(10)
+    assert of_containers(state, "container_sched_run_queue_time") == {("pod-1", "c0"): pytest.approx(500.0)}
+
+
+# --- what goes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_container_that_began_anew_has_no_rate_for_one_cycle(node: FakeNode):
+    facts = pod(1, 1)
+    node.run(facts, {"cpu_ns": 50 * CORE}, {"cpu_ns": 50 * CORE})
+    node.collect()
+    node.run(facts, {"cpu_ns": 51 * CORE}, {"cpu_ns": CORE})
+    found = node.after(10).pods[0]
+    assert (found.cpu, found.containers[0].cpu) == (pytest.approx(0.1), None)
+    node.run(facts, {"cpu_ns": 52 * CORE}, {"cpu_ns": 2 * CORE})
+    assert node.after(10).pods[0].containers[0].cpu == pytest.approx(0.1)
+
+
+def test_a_pod_that_went_between_listing_and_reading_is_there_without_usage(node: FakeNode, caplog):
+    one, two = pod(1, 1), pod(2, 1)
+    node.run(one, {"memory": MIB}, {})
+    node.run(two, {"memory": MIB}, {})
+    node.collect()
+    node.cgroups.remove(node.cgroups.pod_path(uid(1)))
+    gone, there = node.after(10).pods
+    assert (gone.cpu, gone.memory, gone.containers) == (None, None, ())
+    assert there.memory == MIB
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+def test_a_container_that_went_is_left_out_and_its_pod_keeps_its_own_numbers(node: FakeNode):
+    facts = pod(1, 2)
+    node.run(facts, {"memory": 3 * MIB}, {"memory": MIB}, {"memory": MIB})
+    node.cgroups.remove(node.container_path(facts, container_id(1, 0)))
+    (found,) = node.collect().pods
+    assert [each.name for each in found.containers] == ["c1"]
+    assert found.memory == 3 * MIB
+
+
+def test_where_the_pods_own_group_tells_nothing_its_containers_are_added_up(node: FakeNode):
+    facts = pod(1, 2)
+    node.run(facts, {}, {"memory": MIB}, {"memory": 2 * MIB})
+    for name in ("memory.current", "cpu.stat"):
+        (node.cgroups.directories(node.cgroups.pod_path(uid(1)))[0] / name).unlink()
+    node.collect()
+    node.cgroups.add(node.container_path(facts, container_id(1, 0)), cpu_ns=CORE, memory=MIB)
+    node.cgroups.add(node.container_path(facts, container_id(1, 1)), cpu_ns=2 * CORE, memory=2 * MIB)
+    (found,) = node.after(10).pods
+    assert (found.cpu, found.memory) == (pytest.approx(0.3), 3 * MIB)
+    (node.cgroups.directories(node.container_path(facts, container_id(1, 1)))[0] / "memory.stat").unlink()
+    (found,) = node.after(10).pods
+    assert found.memory is None, "half of the containers are not the pod"
+
+
+def test_a_container_whose_quota_cannot_be_read_does_not_look_unlimited(node: FakeNode, caplog):
+    facts = pod(1, 1)
+    node.run(facts, {"memory": MIB}, {"quota": 5000})
+    node.collect()
+    path = node.container_path(facts, container_id(1))
+    for content in ("", "garbage\n", "max\n", "0 0\n", b"\xff"):
+        node.cgroups.write(path, "cpu.max", content)
+        (found,) = node.after(10).pods
+        assert found.containers == ()
+        assert found.memory == MIB
+    warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert len(warnings) == 1, "told when it begins, not each time"
+    assert "cpu.max" in warnings[0]
+    node.cgroups.write(path, "cpu.max", "5000 100000\n")
+    with caplog.at_level(logging.INFO):
+        assert node.after(10).pods[0].containers[0].quota == 5000
+    assert "all control groups can be read again" in caplog.messages
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_is_not_looked_for(node: FakeNode, phase: str):
+    node.run(pod(1, 1), {"memory": MIB}, {})
+    node.pods.pods = [pod(1, 1, phase=phase)]
+    (found,) = node.collect().pods
+    assert (found.phase, found.cpu, found.containers) == (phase, None, ())
+
+
+@pytest.mark.parametrize("bad", ["", "..", "../../etc", "a/b"])
+def test_a_uid_that_leads_elsewhere_opens_nothing(node: FakeNode, bad: str):
+    node.run(pod(2, 1), {"memory": MIB}, {})
+    node.pods.pods = [pod(1, 1, group_uid=bad)]
+    (found,) = node.collect().pods
+    assert (found.cpu, found.containers) == (None, ())
+
+
+# --- nobody knows ----------------------------------------------------------------------------------------------------
+
+
+def test_pods_of_which_only_the_groups_are_known_are_no_candidates(node: FakeNode):
+    node.run(pod(1, 1), {}, {})
+    node.run(pod(2, 1, qos=QosClass.GUARANTEED), {}, {})
+    node.pods.why = "the kubelet does not answer"
+    state = node.collect()
+    assert state.pods == ()
+    told = state.missing["pods"]
+    assert "the kubelet does not answer. Ask somebody else." in told
+    assert "2 pods have control groups here" in told
+    assert "none is acted upon" in told
+    assert OF_PODS <= state.missing.keys()
+    assert "memory_total_usage" in state.metrics
+
+
+def test_a_node_without_control_groups_says_what_may_be_wrong(node: FakeNode):
+    (node.cgroups.root / "cgroup.controllers").unlink()
+    node.pods.pods = [pod(1, 1)]
+    state = node.collect()
+    assert "Mount the host's /sys/fs/cgroup" in state.missing["container_cpu_total_usage"]
+    assert (state.pods[0].cpu, state.pods[0].containers) == (None, ())
+
+
+def test_groups_of_a_kubelet_that_comes_later_are_found(node: FakeNode):
+    state = node.collect()
+    assert "no groups of a kubelet" in state.missing["container_mem_total_usage"]
+    node.run(pod(1, 1), {"memory": MIB}, {})
+    assert node.after(10).pods[0].memory == MIB
+
+
+def test_a_layout_that_changes_is_found(tmp_path: Path):
+    node = FakeNode(tmp_path, driver=Driver.CGROUPFS)
+    node.run(pod(1, 1), {"memory": MIB}, {})
+    node.collect()
+    node.cgroups.remove("/kubepods")
+    node.cgroups.driver = Driver.SYSTEMD
+    node.run(pod(1, 1), {"memory": 2 * MIB}, {})
+    node.after(10)
+    assert node.after(10).pods[0].memory == 2 * MIB
+
+
+def test_what_others_measured_is_added(tmp_path: Path):
+    class Windows:
+        async def start(self) -> None: ...
+
+        async def close(self) -> None: ...
+
+        def read(self, *, now: float, monotonic: float) -> Readings:
+            readings = Readings()
+            readings.add("window_cpu_avg_5m", 12.5, now - 30)
+            readings.miss("the watcher is gone", "window_cpu_std_5m")
+            return readings
+
+    node = FakeNode(tmp_path, options={"sources": (Windows(),)})
+    state = node.collect()
+    assert state.value("window_cpu_avg_5m") == 12.5
+    assert state.metrics["window_cpu_avg_5m"][0].time == node.time - 30
+    assert state.missing["window_cpu_std_5m"] == "the watcher is gone"
+
+
+# --- size ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_thousand_pods_leave_nothing_open_and_nothing_behind(node: FakeNode):
+    everything = [pod(number, 1) for number in range(1000)]
+    for facts in everything:
+        node.run(facts, {"memory": MIB}, {"memory": MIB})
+    node.pods.pods = everything
+    node.collect()
+    open_files = set(os.listdir("/proc/self/fd"))
+    state = node.after(10)
+    assert len(state.pods) == 1000
+    assert all(found.cpu == 0.0 and found.memory == MIB for found in state.pods)
+    assert len(state.metrics["container_cpu_total_usage"]) == 2000
+    assert open_files == set(os.listdir("/proc/self/fd"))
+    node.pods.pods = everything[:1]
+    assert len(node.after(10).metrics["container_cpu_total_usage"]) == 2
+
+
+def test_a_cycle_does_not_hold_the_event_loop(node: FakeNode):
+    """It is read in a thread: others run meanwhile."""
+    for number in range(50):
+        node.run(pod(number, 1), {}, {})
+
+    async def count() -> int:
+        cycle, turns = asyncio.create_task(node.collector.collect(node.time)), 0
+        while not cycle.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert asyncio.run(count()) > 5

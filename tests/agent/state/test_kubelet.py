@@ -1,0 +1,233 @@
+"""Pods from a kubelet, over a real socket."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.state import NoPods
+from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
+from tests.fakes.kubelet import FakeKubelet, pod
+from tests.real.parts import make_certificates, new_secret
+from tests.waiting import eventually
+
+INTERVAL = 0.05
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def keys(source: KubeletPods, *, monotonic: float = 1000.0, max_age: float = 30.0) -> list[str]:
+    return [each.pod.key for each in source.listing(monotonic=monotonic, max_age=max_age)]
+
+
+def why_not(source: KubeletPods, *, monotonic: float = 1000.0) -> str:
+    """Why there is no listing, with the hint; "" while there is one."""
+    try:
+        source.listing(monotonic=monotonic, max_age=30.0)
+    except NoPods as error:
+        return f"{error} | {error.hint}"
+    return ""
+
+
+def watching(
+    kubelet: FakeKubelet, inside: Callable[[KubeletPods], Awaitable[None]], clock: Clock | None = None, **access: Any
+) -> None:
+    """Run `inside` with a source that asks that kubelet."""
+
+    async def run() -> None:
+        given = kubelet_access(kubelet.url, **access)
+        source = KubeletPods(given, interval=INTERVAL, monotonic=clock or Clock())
+        await source.start()
+        try:
+            await inside(source)
+        finally:
+            await source.close()
+
+    asyncio.run(run())
+
+
+def test_pods_come_and_go_with_the_answers():
+    with FakeKubelet([pod("b", "2"), pod("a", "1")]) as kubelet:
+
+        async def inside(source: KubeletPods) -> None:
+            assert "has not answered yet" in why_not(source)
+            await eventually(lambda: not why_not(source), what="a first answer")
+            assert keys(source) == ["default/a", "default/b"]
+            kubelet.pods = [pod("b", "2", metadata={"deletionTimestamp": "2026-11-21T09:00:00Z"})]
+            await eventually(lambda: keys(source) == ["default/b"], what="the other pod to go")
+            assert source.listing(monotonic=1000.0, max_age=30.0)[0].pod.terminating
+            kubelet.pods = []
+            await eventually(lambda: not keys(source), what="an empty list")
+
+        watching(kubelet, inside)
+
+
+def test_facts_of_a_pod_that_did_not_change_are_the_same():
+    with FakeKubelet([pod("a", "1")]) as kubelet:
+
+        async def inside(source: KubeletPods) -> None:
+            await eventually(lambda: not why_not(source), what="a first answer")
+            (first,) = source.listing(monotonic=1000.0, max_age=30.0)
+            kubelet.pods = [pod("a", "1"), pod("b", "2")]
+            await eventually(lambda: len(keys(source)) == 2, what="the second pod")
+            assert source.listing(monotonic=1000.0, max_age=30.0)[0] is first
+
+        watching(kubelet, inside)
+
+
+def test_the_token_is_sent_as_its_file_has_it_now_and_shown_nowhere(tmp_path: Path, caplog):
+    secret, file = new_secret(), tmp_path / "token"
+    file.write_text("old")
+    with FakeKubelet([pod("a", "1")], token=secret) as kubelet:
+
+        async def inside(source: KubeletPods) -> None:
+            await eventually(lambda: "401" in why_not(source), what="a refusal")
+            assert "webhook" in why_not(source)
+            file.write_text(f"{secret}\n")
+            await eventually(lambda: not why_not(source), what="an answer")
+            kubelet.token = "another"
+            clock.time += 31
+            await eventually(lambda: "401" in why_not(source, monotonic=1031.0), what="a refusal")
+
+        clock = Clock()
+        watching(kubelet, inside, clock, token_file=file)
+    assert secret not in caplog.text
+
+
+def test_without_a_token_file_that_can_be_read_it_says_so(tmp_path: Path):
+    with FakeKubelet() as kubelet:
+
+        async def inside(source: KubeletPods) -> None:
+            await eventually(lambda: "cannot be read from" in why_not(source), what="the reason")
+
+        watching(kubelet, inside, token_file=tmp_path / "nowhere")
+        assert kubelet.asked == 0
+
+
+def test_over_tls_with_its_own_authority(tmp_path: Path):
+    make_certificates(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    with FakeKubelet([pod("a", "1")], tls=context) as kubelet:
+
+        async def trusted(source: KubeletPods) -> None:
+            await eventually(lambda: not why_not(source), what="an answer")
+
+        async def not_trusted(source: KubeletPods) -> None:
+            await eventually(lambda: "certificate" in why_not(source), what="a refusal of its certificate")
+
+        watching(kubelet, trusted, authority=tmp_path / "ca.pem")
+        watching(kubelet, trusted, insecure=True)
+        watching(kubelet, trusted, authority=tmp_path / "ca.pem", name="localhost")
+        watching(kubelet, not_trusted)
+        watching(kubelet, not_trusted, authority=tmp_path / "ca.pem", name="elsewhere.example")
+
+
+def test_an_authority_that_cannot_be_read_is_told(tmp_path: Path):
+    with pytest.raises(KubeletError, match="cannot be read"):
+        kubelet_access("https://127.0.0.1:10250", authority=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((403, b"Forbidden"), "nodes/proxy"),
+        ((404, b"404 page not found"), "debugging handlers"),
+        ((500, b"boom"), "answers 500"),
+        ((302, b""), "answers 302"),
+        ((200, b""), "no list of pods"),
+        ((200, b"<html>login</html>"), "<html>login</html>"),
+        ((200, b"[]"), "no list of pods"),
+        ((200, b'{"kind":"NodeList","items":[]}'), "a NodeList, not a PodList"),
+        ((200, b'{"kind":"PodList","items":7}'), "no list of pods"),
+        ((200, b'{"items":[]}'), "no list of pods"),
+        ((200, b"[" * 100_000), "no list of pods"),
+        ((200, b"\xff\xfe"), "no list of pods"),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_what_is_no_list_of_pods_is_told_and_survived(answer: tuple[int, bytes], told: str):
+    with FakeKubelet([pod("a", "1")], fault=lambda: answer) as kubelet:
+
+        async def inside(source: KubeletPods) -> None:
+            await eventually(lambda: told in why_not(source), what=told)
+            kubelet.fault = lambda: None
+            await eventually(lambda: not why_not(source), what="an answer")
+
+        watching(kubelet, inside)
+
+
+def test_the_last_answer_is_good_for_as_long_as_was_asked(caplog):
+    clock = Clock()
+    with FakeKubelet([pod("a", "1")]) as kubelet:
+
+        async def inside(source: KubeletPods) -> None:
+            await eventually(lambda: not why_not(source), what="an answer")
+            kubelet.fault = lambda: (503, b"")
+            await eventually(lambda: "tells" in caplog.text or "503" in caplog.text, what="a warning")
+            assert keys(source, monotonic=1030.0) == ["default/a"]
+            assert "31 s old" in why_not(source, monotonic=1031.0)
+            assert "503" in why_not(source, monotonic=1031.0)
+            kubelet.fault = lambda: None
+            with caplog.at_level(logging.INFO):
+                await eventually(lambda: "tells its pods again" in caplog.text, what="news of its being back")
+
+        watching(kubelet, inside, clock)
+    assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 1
+
+
+def test_nobody_there_is_told():
+    async def run() -> None:
+        with FakeKubelet() as kubelet:
+            address = kubelet.url
+        source = KubeletPods(kubelet_access(address), interval=INTERVAL, monotonic=Clock())
+        await source.start()
+        await eventually(lambda: "Connect" in why_not(source), what="the reason")
+        await source.close()
+
+    asyncio.run(run())
+
+
+def test_a_kubelet_that_hangs_is_given_up_on():
+    with FakeKubelet([pod("a", "1")]) as kubelet:
+
+        async def run() -> None:
+            kubelet.fault = slow
+            source = KubeletPods(kubelet_access(kubelet.url), interval=INTERVAL, timeout=0.05, monotonic=Clock())
+            await source.start()
+            await eventually(lambda: "no answer within" in why_not(source), what="the reason")
+            await source.close()
+
+        def slow() -> None:
+            import time
+
+            time.sleep(0.5)
+
+        asyncio.run(run())
+
+
+def test_a_pod_that_makes_no_sense_costs_no_other(caplog):
+    bad = pod("bad", "3", spec={"containers": [{"name": "main", "resources": {"limits": {"cpu": "much"}}}]})
+    worse = pod("worse", "4", spec={"priority": "high"})
+    with FakeKubelet([pod("a", "1"), bad, worse, {"metadata": {"name": 7}}]) as kubelet:
+
+        async def inside(source: KubeletPods) -> None:
+            await eventually(lambda: not why_not(source), what="an answer")
+            asked = kubelet.asked
+            await eventually(lambda: kubelet.asked > asked + 2, what="more answers")
+            assert keys(source) == ["default/a"]
+
+        watching(kubelet, inside)
+    told = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
+    assert len(told) == 3, "each is told once"
+    assert "default/bad" in told[0]
