@@ -84,7 +84,7 @@ class FallingBack(Protocol):
 
     name: str
 
-    def fallback(self, table: Table) -> str:
+    def fallback(self, table: Table, *, now: float) -> str:
         """By what, "" while there is load."""
         ...
 

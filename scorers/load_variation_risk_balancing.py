@@ -80,7 +80,7 @@ class LoadVariationRiskBalancing:
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
         """One pass over the nodes for each resource."""
-        if self.fallback(table):
+        if self.fallback(table, now=now):
             return self._by_allocation(pod, table, rows)
         steps: dict[str, F64] = {}
         of_resources = [self._of_resource(pod, table, rows, resource, steps) for resource in RESOURCES]
@@ -96,7 +96,7 @@ class LoadVariationRiskBalancing:
         }
         return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
 
-    def fallback(self, table: Table) -> str:
+    def fallback(self, table: Table, *, now: float) -> str:
         """Allocation, where neither CPU nor memory is measured of most nodes."""
         return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else ALLOCATION
 

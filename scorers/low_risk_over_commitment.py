@@ -123,7 +123,7 @@ class LowRiskOverCommitment:
             return Scores(np.zeros(len(rows)), reason=lambda _: why)
         steps: dict[str, F64] = {}
         risks = [self._risk(pod, table, rows, resource, steps) for resource in RESOURCES]
-        blind = self._is_blind(table, rows)
+        blind = self._is_blind(table, rows, now=now)
         values = round_half_away(100.0 * (1.0 - np.maximum(*risks)))
         silent = np.full(len(rows), not blind)
         for resource in RESOURCES:
@@ -148,12 +148,12 @@ class LowRiskOverCommitment:
 
         return Scores(values, steps, inputs, reason)
 
-    def fallback(self, table: Table) -> str:
+    def fallback(self, table: Table, *, now: float) -> str:
         """Limits alone, where neither CPU nor memory is measured of most nodes."""
         return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else LIMITS
 
-    def _is_blind(self, table: Table, rows: I64) -> bool:
-        if self.fallback(table):
+    def _is_blind(self, table: Table, rows: I64, *, now: float) -> bool:
+        if self.fallback(table, now=now):
             return True
         return not any(mostly(~np.isnan(table.load.average(LOADS[resource])[rows])) for resource in RESOURCES)
 

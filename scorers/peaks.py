@@ -94,7 +94,7 @@ class Peaks:
         """One pass over the nodes."""
         capacity = table.capacity.column(CPU)[rows].astype(np.float64)
         current = table.load.average(MetricType.CPU)[rows]
-        if self.fallback(table) or not mostly(~np.isnan(current)):
+        if self.fallback(table, now=now) or not mostly(~np.isnan(current)):
             why = "most nodes have no metrics: 0 for every node"
             return Scores(np.zeros(len(rows)), {"cpu load %": current}, {"fallback": NO_ORDER}, lambda _: why)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -115,7 +115,7 @@ class Peaks:
 
         return Scores(values, steps, {"podRequest": pod.requests.get(CPU, 0)}, reason)
 
-    def fallback(self, table: Table) -> str:
+    def fallback(self, table: Table, *, now: float) -> str:
         """No order of its own, where the CPU of most nodes is not measured."""
         return "" if table.measures(MetricType.CPU) else NO_ORDER
 

@@ -81,12 +81,12 @@ class Profile:
         for plugin in self._preparing:
             yield from plugin.prepare(self._table)
 
-    def fallbacks(self) -> dict[str, str]:
+    def fallbacks(self, *, now: float) -> dict[str, str]:
         """Of the plug-ins that can score without load, by what they score now, "" for load. Where there are no nodes,
         nothing is scored, and load is not missed."""
         there_are_nodes = bool(self._table.known.any())
         falling = [plugin for _, plugin in self.scoring if isinstance(plugin, FallingBack)]
-        return {plugin.name: plugin.fallback(self._table) if there_are_nodes else "" for plugin in falling}
+        return {plugin.name: plugin.fallback(self._table, now=now) if there_are_nodes else "" for plugin in falling}
 
     def rank(self, pod: PodInfo, rows: I64, *, now: float) -> Ranked:
         """Scores of the nodes in these rows."""

@@ -152,7 +152,7 @@ class Scheduling:
                 await self._take_load()
                 if self.table.needs.pods:
                     await self._take_pods()
-                self.extender.telemetry.look()
+                self.extender.telemetry.look(now=self._serving.now())
             except Exception:
                 log.exception("the scheduling plug-ins could not take over the load")
             await asyncio.sleep(LOOK_EVERY_S)

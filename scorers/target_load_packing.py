@@ -130,7 +130,7 @@ class TargetLoadPacking:
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
         """One pass over the nodes for each resource."""
         first, *others = self._resources
-        if self.fallback(table) or not mostly(self._known(table, rows)):
+        if self.fallback(table, now=now) or not mostly(self._known(table, rows)):
             return self._by_allocation(pod, table, rows)
         steps: dict[str, F64] = {}
         values = self._of_resource(pod, table, rows, first, steps)
@@ -142,7 +142,7 @@ class TargetLoadPacking:
         inputs = {"targetUtilization": self.args.target_utilization, "podDemand": self._demands(pod)}
         return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
 
-    def fallback(self, table: Table) -> str:
+    def fallback(self, table: Table, *, now: float) -> str:
         """Allocation, where most nodes lack the load that has to be known."""
         first = self._resources[0]
         if first == GPU:

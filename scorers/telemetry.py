@@ -63,13 +63,13 @@ class SchedulerTelemetry:
 
     # --- looked at ---------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def look(self, *, now: float) -> None:
         """Take down what the next scrapes are told, and log where a plug-in begins or ceases to do without load."""
         table = self._table
         fallback = {
             (name, plugin): instead
             for name, profile in self._profiles.items()
-            for plugin, instead in profile.fallbacks().items()
+            for plugin, instead in profile.fallbacks(now=now).items()
         }
         for (name, plugin), instead in fallback.items():
             before = self._seen.fallback.get((name, plugin), "")

@@ -312,6 +312,13 @@ class LoadAwareScheduling:
 
         return Scores(values.astype(np.float64), steps, inputs, reason)
 
+    def fallback(self, table: Table, *, now: float) -> str:
+        """No order of its own, where what is measured of most nodes is not there, or too old."""
+        rows = np.flatnonzero(table.known)
+        expired = ~(now - self.metrics.updated[rows] < self.args.node_metric_expiration_seconds)
+        scored = self.metrics.there[rows] & self.metrics.usage.there[rows] & ~expired
+        return "" if mostly(scored) else NO_ORDER
+
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _counts_as_prod(self, pod: PodInfo) -> bool:

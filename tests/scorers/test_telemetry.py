@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from scorers.profiles import PluginSettings
 from scorers.service import SchedulerPart
 from scorers.table import Table
 from scorers.telemetry import SchedulerTelemetry
@@ -71,11 +72,11 @@ def test_the_table_is_told_as_it_was_at_the_last_look() -> None:
     """Nodes, those without a load, and pods that are reserved."""
     cluster = table(NODES, loads=load({"a": {("CPU", "AVG"): 5.0}}))
     made = telemetry_of(cluster)
-    made.look()
+    made.look(now=NOW)
     cluster.reserve(pod("one"), "b", now=NOW, until=NOW + 5)
     found = told(made)
     assert (2, 1, 0) == (found["nodes",], found["nodes_without_load",], found["reservations",])
-    made.look()
+    made.look(now=NOW)
     assert 1 == told(made)["reservations",]
 
 
@@ -84,12 +85,12 @@ def test_a_fall_back_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.Lo
     cluster = table([])
     made = telemetry_of(cluster)
     with caplog.at_level(logging.INFO, logger="scorers.telemetry"):
-        made.look()
+        made.look(now=NOW)
         assert (0, []) == (told(made)["fallback", "TargetLoadPacking", "p"], caplog.messages)
         for each in NODES:
             cluster.set_node(each.metadata.name, each)
         for _ in range(3):
-            made.look()
+            made.look(now=NOW)
         both = ("TargetLoadPacking", "LoadVariationRiskBalancing")
         begin = (
             "scheduler profile p: most nodes lack the load that {0} goes by; until they have it, it goes by allocation"
@@ -99,10 +100,23 @@ def test_a_fall_back_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.Lo
         caplog.clear()
         cluster.set_load(load({"a": {("Memory", "AVG"): 5.0}}), now=NOW)
         for _ in range(2):
-            made.look()
+            made.look(now=NOW)
         # packing is by the CPU, which still nobody measures
         assert ["scheduler profile p: LoadVariationRiskBalancing goes by load"] == caplog.messages
         assert [1, 0] == [told(made)["fallback", name, "p"] for name in both]
+
+
+def test_load_aware_scheduling_has_no_order_without_what_it_goes_by() -> None:
+    """Nothing is measured of most nodes, or too long ago."""
+    cluster = table(NODES, loads=load({name: {("CPU", "AVG"): 5.0} for name in ("a", "b")}))
+    plugins = (PluginSettings("LoadAwareScheduling", 1, {}, ("score", "filter")),)
+    made = SchedulerTelemetry(cluster, {"p": a_profile(cluster, plugins)})
+    for now, expected in ((NOW, 0), (NOW + 179, 0), (NOW + 180, 1)):
+        made.look(now=now)
+        assert expected == told(made)["fallback", "LoadAwareScheduling", "p"]
+    cluster.set_load(None, now=NOW)
+    made.look(now=NOW)
+    assert 1 == told(made)["fallback", "LoadAwareScheduling", "p"]
 
 
 def test_the_service_says_so_without_a_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
