@@ -1,0 +1,210 @@
+"""Plug-ins found in a directory, over real sockets, and admitted pods through all of it."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.qrm.allocation import Allocations
+from agent.qrm.checkpoint import decode, encode
+from agent.qrm.files import StateFile, write_atomic
+from agent.qrm.manager import Manager, ManagerSettings
+from agent.qrm.plugins.base import Plugin
+from agent.qrm.pods import PodContainer, QrmPod
+from agent.qrm.protos import qrm_pluginregistration_v1_pb2 as pb
+from agent.qrm.protos import qrm_pluginregistration_v1_pb2_grpc as pb_grpc
+from agent.qrm.registration import Handler, Registry, ResourcePlugins
+from agent.qrm.server import PluginServer, SocketServer
+from agent.qrm.topology import Policy
+from tests.agent.qrm.test_plugins import cpu_plugin, memory_plugin
+from tests.waiting import eventually
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def manager(directory: Path, allocations: Allocations | None = None) -> Manager:
+    kept = allocations or Allocations()
+
+    async def save() -> None:
+        await asyncio.to_thread(write_atomic, directory / "checkpoint", encode(kept))
+
+    settings = ManagerSettings(frozenset({0, 1}), Policy.RESTRICTED)
+    return Manager(settings, kept, save=save, monotonic=Clock())
+
+
+@asynccontextmanager
+async def plugin_at(path: Path, plugin: Plugin) -> AsyncIterator[PluginServer]:
+    server = PluginServer(plugin, path, StateFile(path.with_suffix(".state")))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+def run(test) -> None:
+    asyncio.run(test)
+
+
+def test_plugins_register_pods_are_admitted_and_the_checkpoint_comes_back(tmp_path: Path):
+    """The seed's flow from end to end: discovery, hints, merge, allocate, checkpoint, restart."""
+
+    async def test() -> None:
+        of = manager(tmp_path)
+        registry = Registry(tmp_path / "plugins", {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+        await registry.reconcile()  # the directory is not there yet
+        async with (
+            plugin_at(tmp_path / "plugins" / "cpu.sock", cpu_plugin()) as cpu,
+            plugin_at(tmp_path / "plugins" / "below" / "memory.sock", memory_plugin()) as memory,
+        ):
+            (tmp_path / "plugins" / ".hidden.sock").touch()
+            (tmp_path / "plugins" / "a file").touch()
+            await registry.reconcile()
+            assert of.plugins == {"cpu": True, "memory": True}
+            assert (cpu.registered, memory.registered) == ("", "")
+            role = {"kubernetes.io/pod-role": "storage-service"}
+            requests = {"cpu": 20.0, "memory": float(40 << 30)}
+            pod = QrmPod("u1", "ns", "p", annotations=role, containers=(PodContainer("c", requests, id="x"),))
+            assert (await of.admit(pod)).admitted
+            started = await of.container_options(pod, "c")
+            assert started
+            assert started.properties == {"CpusetCpus": "2-21", "CpusetMems": "0"}
+            kept = decode((tmp_path / "checkpoint").read_bytes())
+            assert kept == of.allocations
+            again = manager(tmp_path, kept)
+            assert again.plugins == {"cpu": False, "memory": False}
+            assert (await again.admit(pod)).admitted
+            aware = await of.aware(pod, "c")
+            assert {name: each.by_node for name, each in aware.items()} == {
+                "cpu": {0: 20.0},
+                "memory": {0: float(40 << 30)},
+            }
+        await registry.reconcile()
+        assert of.plugins == {"cpu": False, "memory": False}
+        await registry.close()
+
+    run(test())
+
+
+def test_a_socket_made_anew_is_registered_anew(tmp_path: Path):
+    async def test() -> None:
+        of = manager(tmp_path)
+        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+        for _ in range(2):
+            async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()) as cpu:
+                await registry.reconcile()
+                assert cpu.registered == ""
+                cpu.registered = None
+                await registry.reconcile()
+                assert cpu.registered is None  # once is enough
+        await registry.close()
+        assert of.plugins == {"cpu": False}
+
+    run(test())
+
+
+class Introduces(pb_grpc.RegistrationServicer):
+    """Somebody who says this of himself, and hears what became of it."""
+
+    def __init__(self, **info: Any) -> None:
+        self.info = info
+        self.told: list[str] = []
+
+    async def GetInfo(self, request, context):  # noqa: N802
+        return pb.PluginInfo(**self.info)
+
+    async def NotifyRegistrationStatus(self, request, context):  # noqa: N802
+        self.told.append(request.error)
+        return pb.RegistrationStatusResponse()
+
+
+@pytest.mark.parametrize(
+    ("info", "error"),
+    [
+        ({"type": "CSIPlugin"}, "RegisterPlugin error -- no handler registered for plugin type: CSIPlugin at socket"),
+        (
+            {"type": "ResourcePlugin", "name": "cpu", "supported_versions": ["v2"]},
+            "RegisterPlugin error -- plugin validation failed with err: "
+            "manager version, v1alpha1, is not among plugin supported versions v2",
+        ),
+        (
+            {"type": "ResourcePlugin", "supported_versions": ["v1alpha1"]},
+            "RegisterPlugin error -- plugin validation failed with err: the plug-in does not say for which resource",
+        ),
+        (
+            {"type": "ResourcePlugin", "name": "cpu", "supported_versions": ["v1alpha1"]},
+            "RegisterPlugin error -- plugin registration failed with err: the plug-in for cpu failed in "
+            "GetResourcePluginOptions: UNIMPLEMENTED",
+        ),
+    ],
+)
+def test_who_cannot_be_registered_is_told_why(tmp_path: Path, info: dict[str, Any], error: str):
+    async def test() -> None:
+        clock, introduces = Clock(), Introduces(**info)
+        served = SocketServer(
+            tmp_path / "x.sock", [lambda server: pb_grpc.add_RegistrationServicer_to_server(introduces, server)]
+        )
+        handlers: dict[str, Handler] = {"ResourcePlugin": ResourcePlugins(manager(tmp_path))}
+        registry = Registry(tmp_path, handlers, monotonic=clock)
+        await served.start()
+        try:
+            for now, times in ((0.0, 1), (0.4, 1), (0.5, 2), (1.4, 2), (1.5, 3)):  # pauses of 0.5 s, then 1 s
+                clock.now = now
+                await registry.reconcile()
+                assert len(introduces.told) == times
+        finally:
+            await served.stop(grace=0)
+        assert introduces.told[0].startswith(error)
+
+    run(test())
+
+
+def test_a_dead_socket_is_tried_again_and_then_found(tmp_path: Path):
+    async def test() -> None:
+        clock, of = Clock(), manager(tmp_path)
+        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=clock)
+        async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
+            pass
+        leave_behind(tmp_path / "cpu.sock")
+        await registry.reconcile()
+        assert of.plugins == {}
+        async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
+            clock.now += 1
+            await registry.reconcile()
+            assert of.plugins == {"cpu": True}
+        await registry.close()
+
+    run(test())
+
+
+def leave_behind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+
+
+def test_run_goes_on(tmp_path: Path):
+    """The loop itself, on its own clock: a plug-in that appears later is found."""
+
+    async def test() -> None:
+        of = manager(tmp_path)
+        looking: Callable[[], float] = asyncio.get_running_loop().time
+        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=looking, every=0.01)
+        running = asyncio.create_task(registry.run())
+        async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
+            await eventually(lambda: of.plugins == {"cpu": True}, what="the plug-in to be found")
+        await eventually(lambda: of.plugins == {"cpu": False}, what="the plug-in to be missed")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await registry.close()
+
+    run(test())
