@@ -1,4 +1,7 @@
-"""Asking a running extender to explain how it ranks nodes for a pod, and telling it to people."""
+"""Asking a running extender to explain how it ranks nodes for a pod, and telling it to people.
+
+asking_why.py does it for a decision of the past.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,22 @@ async def explain(
     address: str, profile: str, pod: Mapping[str, Any], *, nodes: Sequence[str] = (), token: str | None = None
 ) -> dict[str, Any]:
     """The answer of POST /scheduler/{profile}/explain, over these nodes or, without any, over all that are known."""
-    url = f"{address.rstrip('/')}/scheduler/{profile}/explain"
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     body = msgspec.json.encode({"Pod": pod, **({"NodeNames": list(nodes)} if nodes else {})})
+    return await ask(f"{address.rstrip('/')}/scheduler/{profile}/explain", body=body, token=token)
+
+
+async def ask(
+    url: str, *, parameters: Mapping[str, str] = {}, body: bytes | None = None, token: str | None = None
+) -> dict[str, Any]:
+    """The answer to a POST with a JSON body, or to a GET without one. Raises AskError."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    method = "GET" if body is None else "POST"
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session,
-            session.post(url, data=body, headers=headers) as response,
+            session.request(method, url, params=parameters, data=body, headers=headers) as response,
         ):
             answer, status = await response.read(), response.status
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -67,7 +79,7 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
         yield escape(f"not known to the scorers: {', '.join(unknown)}")
     if explained:
         for node in shown:
-            yield from _steps(node)
+            yield from steps_of(node)
 
 
 def _ranking(nodes: Sequence[Mapping[str, Any]], *, now: float) -> Table:
@@ -82,7 +94,7 @@ def _ranking(nodes: Sequence[Mapping[str, Any]], *, now: float) -> Table:
     for node in nodes:
         score = f"{node['score']:.1f}" if node["passes"] else "[red]rejected[/]"
         age = "-" if node["sampled"] is None else f"{max(0.0, now - node['sampled']):.0f} s"
-        parts = [_number(each["score"], form=".0f") for each in _scoring(node)]
+        parts = [number(each["score"], form=".0f") for each in _scoring(node)]
         table.add_row(escape(node["name"]), score, age, *parts, escape(_why(node)))
     return table
 
@@ -98,18 +110,19 @@ def _why(node: Mapping[str, Any]) -> str:
     return "; ".join(each["reason"] if len(deciding) == 1 else f"{each['name']}: {each['reason']}" for each in deciding)
 
 
-def _steps(node: Mapping[str, Any]) -> Iterator[RenderableType]:
+def steps_of(node: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Every input and step of each plug-in."""
     yield f"\n[bold]{escape(node['name'])}[/]"
     for plugin in node["plugins"]:
         yield escape(f"  {plugin['name']}: {plugin['reason']}")
         for name, value in {**plugin["inputs"], **plugin["steps"]}.items():
-            yield escape(f"    {name}: {_number(value)}")
+            yield escape(f"    {name}: {number(value)}")
 
 
-def _number(value: Any, *, form: str = ".6g") -> str:
+def number(value: Any, *, form: str = ".6g") -> str:
     """A value of explain as people write it."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_number(each)}" for name, each in value.items()) or "none"
+        return ", ".join(f"{name} {number(each)}" for name, each in value.items()) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -32,7 +31,9 @@ from aiohttp import hdrs, web
 
 from scorers import wire
 from scorers.arguments import schema_of
+from scorers.decision_log import Answered, DecisionLog
 from scorers.framework import Scores, Verdicts
+from scorers.plain import plain, plain_map
 from scorers.profiles import PluginSettings
 from scorers.ranking import Filtered, Profile, Ranked
 from scorers.registry import UnknownPlugin, extension_points, factory_of, known_names
@@ -63,16 +64,24 @@ _MALFORMED = failure("these are no ExtenderArgs")
 
 
 class Extender:
-    """The handlers, over one table. `now` gives unix seconds; `bind` is None where no Kubernetes API can be had."""
+    """The handlers, over one table. `now` gives unix seconds; `bind` is None where no Kubernetes API can be had, and
+    `decisions` where nobody wants them remembered."""
 
     def __init__(
-        self, table: Table, profiles: Mapping[str, Profile], *, now: Callable[[], float], bind: Bind | None = None
+        self,
+        table: Table,
+        profiles: Mapping[str, Profile],
+        *,
+        now: Callable[[], float],
+        bind: Bind | None = None,
+        decisions: DecisionLog | None = None,
     ) -> None:
         self.table = table
         self.profiles = profiles
         self.telemetry = SchedulerTelemetry(table, profiles)
         self._now = now
         self._bind = bind
+        self._decisions = decisions
 
     def routes(self) -> list[Route]:
         """What the watcher's application is to serve."""
@@ -131,8 +140,10 @@ class Extender:
         self._begin(info.pod)
         there, rows, _ = self._rows(names)
         self.telemetry.unknown(captured[0], len(names) - len(there))
-        failed = profile.filter(info, rows, now=self._now()).failures(there)
-        return _json(wire.filtered(args, names, failed))
+        filtered = profile.filter(info, rows, now=self._now())
+        if self._decisions is not None:
+            self._decisions.filtered(captured[0], info, there, filtered, asked=len(names))
+        return _json(wire.filtered(args, names, filtered.failures(there)))
 
     async def prioritize(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """ExtenderArgs -> HostPriorityList."""
@@ -146,12 +157,16 @@ class Extender:
         ranked = profile.rank(info, rows, now=now)
         most = 100.0 if profile.settings.precise_scores else float(wire.MOST)
         whole = np.floor(ranked.values * (most / 100.0) + 0.5).astype(np.int64)
-        scores = np.zeros(len(names), dtype=np.int64)
-        if 2 * len(known) >= len(names):  # else those few would get all pods
+        scores, reserved = np.zeros(len(names), dtype=np.int64), ""
+        if tells := 2 * len(known) >= len(names):  # else those few would get all pods
             scores[known] = whole
             best = profile.best(info, rows, there, whole) if profile.settings.reserve == "prioritize" else None
             if best is not None:
-                self.table.reserve(info.pod, there[best], now=now, until=now + RESERVED_S)
+                reserved = there[best]
+                self.table.reserve(info.pod, reserved, now=now, until=now + RESERVED_S)
+        if self._decisions is not None:
+            answer = Answered(there, rows, ranked, asked=len(names), told=tells, reserved=reserved)
+            self._decisions.ranked(profile, info, answer)
         return _json(list(map(wire.HostPriority, names, scores.tolist())))
 
     async def bind(self, request: web.Request, captured: Sequence[str]) -> web.Response:
@@ -171,6 +186,8 @@ class Extender:
         except Exception as error:  # the scheduler retries on whatever is said here
             log.warning("pod %s/%s was not bound to %s: %s", args.namespace, args.name, args.node, error)
             return _json(wire.ExtenderBindingResult(str(error) or type(error).__name__))
+        if self._decisions is not None:
+            self._decisions.bound(args.uid, args.node)
         return _json(wire.ExtenderBindingResult())
 
     # --- what people ask ---------------------------------------------------------------------------------------------
@@ -291,9 +308,9 @@ class Extender:
         for i in sorted(range(len(known)), key=lambda i: (known[i] in failures, -values[i], known[i])):
             yield {
                 "name": known[i],
-                "score": _plain(ranked.values[i]),
+                "score": plain(ranked.values[i]),
                 "passes": known[i] not in failures,
-                "sampled": _plain(sampled[i]),
+                "sampled": plain(sampled[i]),
                 "plugins": [
                     *(_told_verdict(each, verdicts, i) for each, verdicts in filtered.parts),
                     *(_told_score(each, scores, i) for each, scores in ranked.parts),
@@ -307,10 +324,10 @@ class Extender:
         if load.columns is not None and load.where[row] >= 0:
             column = int(load.where[row])
             for (metric, operator), found in sorted(load.columns.values.items()):
-                values.setdefault(metric, {})[operator.value] = _plain(found[column])
+                values.setdefault(metric, {})[operator.value] = plain(found[column])
         return {
             "known": bool(table.known[row]),
-            "sampled": _plain(load.sampled()[row]),
+            "sampled": plain(load.sampled()[row]),
             "load": values,
             "capacity": table.capacity.of(row),
             "allocatable": table.allocatable.of(row),
@@ -327,9 +344,9 @@ def _told_score(each: PluginSettings, scores: Scores, i: int) -> dict[str, Any]:
         "name": each.name,
         "point": "score",
         "weight": each.weight,
-        "score": _plain(scores.values[i]),
-        "inputs": _plain_map(scores.inputs),
-        "steps": {name: _plain(array[i]) for name, array in scores.steps.items()},
+        "score": plain(scores.values[i]),
+        "inputs": plain_map(scores.inputs),
+        "steps": {name: plain(array[i]) for name, array in scores.steps.items()},
         "reason": scores.reason(i),
     }
 
@@ -340,20 +357,10 @@ def _told_verdict(each: PluginSettings, verdicts: Verdicts, i: int) -> dict[str,
         "name": each.name,
         "point": "filter",
         "passes": code == 0,
-        "inputs": _plain_map(verdicts.inputs),
-        "steps": {name: _plain(array[i]) for name, array in verdicts.steps.items()},
+        "inputs": plain_map(verdicts.inputs),
+        "steps": {name: plain(array[i]) for name, array in verdicts.steps.items()},
         "reason": verdicts.reasons[code] or "passes",
     }
-
-
-def _plain(value: Any) -> Any:
-    """As JSON can have it: what is not finite is null."""
-    plain = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
-
-
-def _plain_map(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _plain_map(value) if isinstance(value, Mapping) else _plain(value) for name, value in values.items()}
 
 
 def _pod_of(args: wire.ExtenderArgs) -> Pod:

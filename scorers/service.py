@@ -18,6 +18,8 @@ from typing import Any
 from aiohttp import web
 
 from scorers.cluster import Cluster, KubernetesCluster
+from scorers.decision_answers import DecisionAnswers
+from scorers.decision_log import DecisionLog
 from scorers.extender import RESERVED_S, Extender
 from scorers.koordinator.metrics import NodeMetricObject, read_node_metric
 from scorers.profiles import ProfileSettings, read_profiles
@@ -52,14 +54,20 @@ class Scheduling:
         self._profiles = {each.name: Profile(each, self.table) for each in profiles}
         self._client = self._made_client()
         self._follows_node_metrics = self.table.needs.node_metrics
-        self.extender = Extender(self.table, self._profiles, now=serving.now, bind=self._bind)
+        self.decisions = DecisionLog(
+            serving.decisions, self.table, now=serving.now, window=lambda: serving.windows[-1].label
+        )
+        self.extender = Extender(self.table, self._profiles, now=serving.now, bind=self._bind, decisions=self.decisions)
         self._prepared = True
         self._blind = ""
         self._podless = ""
 
     def made(self) -> Made:
         """What the service is to run of this."""
-        return Made(tuple(self.extender.routes()), (self.life,), (self.extender.telemetry,), renew=self.renew)
+        serving = self._serving
+        answers = DecisionAnswers(self.decisions, serving.decisions, now=serving.now, pod=self._cluster.pod)
+        routes = (*self.extender.routes(), *answers.routes())
+        return Made(routes, (self.life,), (self.extender.telemetry,), renew=self.renew)
 
     def _made_client(self) -> InProcessClient:
         serving, needs = self._serving, self.table.needs
@@ -120,14 +128,19 @@ class Scheduling:
             on_pod=self._pod_changed,
             on_node_metric=self._node_metric_changed if self.table.needs.node_metrics else None,
         )
-        following = asyncio.create_task(self._follow(), name="scheduling-load")
+        following = [
+            asyncio.create_task(self._follow(), name="scheduling-load"),
+            asyncio.create_task(self.decisions.store_on(), name="scheduling-decisions"),
+        ]
         try:
             yield
         finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
             await self._client.close()
             await self._cluster.close()
+            await self.decisions.flush()
 
     # --- what keeps the table up -------------------------------------------------------------------------------------
 
@@ -135,6 +148,7 @@ class Scheduling:
         self.table.set_node(name, new)
 
     def _pod_changed(self, _name: str, old: Pod | None, new: Pod | None) -> None:
+        self.decisions.pod_changed(old, new)
         self.table.set_pod(old, new, now=self._serving.now())
 
     def _node_metric_changed(self, name: str, _old: NodeMetricObject | None, new: NodeMetricObject | None) -> None:

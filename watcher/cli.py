@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,8 @@ import click
 from watcher import __version__
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from watcher.model import Window
     from watcher.parts import Part
     from watcher.server import Sources
@@ -388,45 +390,87 @@ def compare(**given: Any) -> None:
     raise SystemExit(1 if comparison.verdict() else 0)
 
 
+_ASKING = (
+    click.option(
+        "--url", default="http://127.0.0.1:2020", show_default=True, callback=_url, metavar="URL", help="The service."
+    ),
+    click.option("--token-file", type=click.Path(path_type=Path, exists=True), help="Its bearer token, if one is set."),
+)
+_OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+
+
 @main.command()
 @click.argument("manifest", metavar="POD.yaml", type=click.File("rb"))
 @click.option("--node", "nodes", multiple=True, metavar="NODE", help="Rank only these; else all that are known.")
 @click.option("--profile", default="default", show_default=True, metavar="NAME", help="Of the extender.")
-@click.option(
-    "--url", default="http://127.0.0.1:2020", show_default=True, callback=_url, metavar="URL", help="The service."
-)
-@click.option("--token-file", type=click.Path(path_type=Path, exists=True), help="Its bearer token, if one is set.")
+@_with_options(*_ASKING)
 @click.option("--explain", is_flag=True, help="Show every number that led to each score.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+@_OUTPUT
 def score(manifest: Any, nodes: Sequence[str], **given: Any) -> None:
     """Rank nodes for the pod of a manifest (or of what makes pods, a Deployment for instance), as the extender would.
 
     Reserves nothing. "-" reads the manifest from standard input.
     """
+    from scorers import asking
+    from scorers.manifest import read_pod
+
+    try:
+        pod = read_pod(manifest.read())
+    except ValueError as error:
+        click.echo(f"load-watcher: the manifest cannot be used: {error}", err=True)
+        raise SystemExit(COULD_NOT) from None
+    asked = asking.explain(given["url"], given["profile"], pod, nodes=nodes, token=_token(given))
+    _print_answer(asked, partial(asking.as_tables, explained=given["explain"]), output=given["output"])
+
+
+@main.command()
+@click.argument("pod", metavar="NAMESPACE/POD")
+@click.option("--at", metavar="TIME", help="The decision of then: 2026-01-31T12:00:00Z, unix seconds, or 10m ago.")
+@_with_options(*_ASKING)
+@click.option("--explain", is_flag=True, help="Show every number that led to each score.")
+@click.option("--others", default=10, show_default=True, type=click.IntRange(0, 100), help="So many to list beside.")
+@_OUTPUT
+def why(pod: str, at: str | None, **given: Any) -> None:
+    """Say why a pod was placed where it is: what was known, how nodes were ranked, and what became of it.
+
+    A pod without a namespace is one of "default". The extender's decisions are kept for a day (store.decisions).
+    """
+    from scorers import asking_why
+
+    asked = asking_why.why(given["url"], pod, at=at, limit=given["others"], token=_token(given))
+    _print_answer(asked, partial(asking_why.as_tables, explained=given["explain"]), output=given["output"])
+
+
+def _token(given: Mapping[str, Any]) -> str | None:
+    """What is in --token-file."""
+    file: Path | None = given["token_file"]
+    return None if file is None else file.read_text().strip()
+
+
+def _print_answer(
+    asked: Coroutine[Any, Any, dict[str, Any]],
+    tables: Callable[[Mapping[str, Any]], Iterator[RenderableType]],
+    *,
+    output: str,
+) -> None:
+    """Print what an extender answers, for people or as JSON; exit 2 where it does not."""
     import asyncio
 
     from rich.console import Console
 
-    from scorers import asking
-    from scorers.manifest import read_pod
+    from scorers.asking import AskError
 
-    token = given["token_file"] and given["token_file"].read_text().strip()
     try:
-        pod = read_pod(manifest.read())
-        asked = asking.explain(given["url"], given["profile"], pod, nodes=nodes, token=token)
         document = asyncio.run(asked)
-    except ValueError as error:
-        click.echo(f"load-watcher: the manifest cannot be used: {error}", err=True)
-        raise SystemExit(COULD_NOT) from None
-    except asking.AskError as error:
+    except AskError as error:
         click.echo(f"load-watcher: {error}" + (f"\n  {error.hint}" if error.hint else ""), err=True)
         raise SystemExit(COULD_NOT) from None
-    if given["output"] == "json":
+    if output == "json":
         import json
 
         click.echo(json.dumps(document, indent=2))
     else:
-        Console(soft_wrap=True).print(*asking.as_tables(document, explained=given["explain"]), sep="\n")
+        Console(soft_wrap=True).print(*tables(document), sep="\n")
 
 
 @main.group()

@@ -298,7 +298,8 @@ class LoadAwareScheduling:
         if few := not mostly(scored):
             scored = np.zeros_like(scored)
         values = np.where(scored, combined(each, self._weights, self.args.dominant_resource_weight), 0)
-        steps = self._steps(view, view.percent()) | {f"{name} score": each[i] for i, name in enumerate(self._names)}
+        percent = view.percent()
+        steps = self._steps(view, percent) | {f"{name} score": each[i] for i, name in enumerate(self._names)}
         inputs = self._inputs(pod) | {
             "resourceWeights": dict(self.args.weights),
             "dominantResourceWeight": self.args.dominant_resource_weight,
@@ -307,7 +308,7 @@ class LoadAwareScheduling:
             inputs["fallback"] = NO_ORDER
 
         def reason(i: int) -> str:
-            told = self._told(view, int(rows[i]), i, float(values[i]))
+            told = self._told(view, percent[:, i], int(rows[i]), i, float(values[i]))
             return f"most nodes have no metrics that count, so that all score 0; {told}" if few else told
 
         return Scores(values.astype(np.float64), steps, inputs, reason)
@@ -383,14 +384,13 @@ class LoadAwareScheduling:
             inputs["podUsage"] = f"not known: pods older than {age} are taken to be in the usage of their node"
         return inputs
 
-    def _told(self, view: _View, row: int, i: int, score: float) -> str:
+    def _told(self, view: _View, percent: F64, row: int, i: int, score: float) -> str:
         if not view.judged[i]:
             return "no metrics of this node: 0"
         if view.expired[i]:
             limit = self.args.node_metric_expiration_seconds
             age = "have no time" if np.isnan(view.age[i]) else f"are {view.age[i]:.0f} s old"
             return f"its metrics {age}, and count for {limit} s: 0"
-        percent = view.percent()[:, i]
         shares = [
             f"{name} is not known" if np.isnan(percent[r]) else f"{name} would be at {percent[r]:.0f} %"
             for r, name in enumerate(self._names)

@@ -1,0 +1,139 @@
+"""Asking a running service why a pod was placed where it is, and telling it to people: `load-watcher why`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from scorers.asking import ask, number, steps_of
+from watcher.settings.values import write_size
+
+_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
+
+
+async def why(address: str, pod: str, *, at: str | None = None, limit: int, token: str | None = None) -> dict[str, Any]:
+    """The answer of GET /scheduler/decisions. `pod` is NAMESPACE/NAME, or NAME; `at` as the service reads it, or "10m
+    ago". Raises AskError."""
+    parameters = {"pod": pod, "limit": str(limit)}
+    if at is not None:
+        parameters["at"] = f"-{at.removesuffix('ago').strip()}" if at.endswith("ago") else at
+    return await ask(f"{address.rstrip('/')}/scheduler/decisions", parameters=parameters, token=token)
+
+
+def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[RenderableType]:
+    """When and about what, what the filters and the ranking said, and what became of it; with `explained` every
+    plug-in's inputs and steps of every node that is remembered."""
+    decision = document["decision"]
+    yield from _heading(document["pod"], decision)
+    if (filtered := decision["filter"]) is not None:
+        yield from _filter(filtered)
+    if (ranking := decision["ranking"]) is not None:
+        yield from _ranking(ranking)
+    yield f"\n[bold]{escape(decision['outcome']['sentence'])}[/]"
+    if explained and ranking is not None:
+        for node in ranking["nodes"]:
+            inputs = {plugin["name"]: plugin["inputs"] for plugin in ranking["plugins"]}
+            plugins = [{**plugin, "inputs": inputs[plugin["name"]]} for plugin in node["plugins"]]
+            yield from steps_of({"name": node["name"], "plugins": plugins})
+    if others := document["others"]:
+        yield from _others(others)
+
+
+def _heading(pod: str, decision: Mapping[str, Any]) -> Iterator[RenderableType]:
+    when, ago = moment(decision["time"]), duration(decision["ago_s"])
+    yield escape(f"{pod}, decided {when}, {ago} ago, by the profile {decision['profile']}")
+    asked = [f"{kind} {_amounts(decision['pod'][kind])}" for kind in ("requests", "limits") if decision["pod"][kind]]
+    yield escape("; ".join(asked) or "it requests nothing, and has no limits")
+    load = decision["load"]
+    if load is None:
+        yield "[yellow]there was no load to go by[/]"
+    else:
+        yield escape(f"load from {load['source']}, over {load['window']}, {load['age_s']:.0f} s old then")
+    for plugin, instead in decision["fallbacks"].items():
+        yield f"[yellow]{escape(f'{plugin} went by {instead}, for want of load')}[/]"
+
+
+def _amounts(amounts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {_amount(name, value)}" for name, value in amounts.items())
+
+
+def _amount(name: str, value: int) -> str:
+    if name == "cpu":
+        return f"{value}m"
+    of_bytes = name in ("memory", "ephemeral-storage") or name.startswith("hugepages-")
+    return write_size(value) if of_bytes else f"{value:,}"
+
+
+def _filter(filtered: Mapping[str, Any]) -> Iterator[RenderableType]:
+    yield f"\nfilter: {filtered['passed']:,} of {filtered['asked']:,} nodes passed{_unknown(filtered)}"
+    for plugin in filtered["plugins"]:
+        for each in plugin["rejected"]:
+            names, more = ", ".join(each["nodes"]), each["count"] - len(each["nodes"])
+            told = f"{names} and {more:,} more" if more else names
+            yield escape(f"  {plugin['name']} rejected {each['count']:,}: {each['reason']} ({told})")
+
+
+def _unknown(answer: Mapping[str, Any]) -> str:
+    return f", {answer['unknown']:,} of them not known here" if answer["unknown"] else ""
+
+
+def _ranking(ranking: Mapping[str, Any]) -> Iterator[RenderableType]:
+    nodes: Sequence[Mapping[str, Any]] = ranking["nodes"]
+    rest = ", of which these are told" if ranking["of"] > len(nodes) else ""
+    yield f"\nranking of {ranking['of']:,} nodes{_unknown(ranking)}{rest}"
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("node")
+    for name in ("score", f"of {ranking['most']}", "age"):
+        table.add_column(name, justify="right")
+    for plugin in ranking["plugins"]:
+        weight = f" × {plugin['weight']}" if plugin["weight"] != 1 else ""
+        table.add_column(escape(plugin["name"] + weight), justify="right")
+    table.add_column("why")
+    for node in nodes:
+        table.add_row(*_row(node))
+    yield table
+    if ranking["reserved"]:
+        yield escape(f"until it was bound, the pod was counted on {ranking['reserved']}")
+
+
+def _row(node: Mapping[str, Any]) -> list[str]:
+    name = escape(node["name"])
+    age = "-" if node["age_s"] is None else f"{max(0.0, node['age_s']):.0f} s"
+    plugins = node["plugins"]
+    reasons = [each["reason"] if len(plugins) == 1 else f"{each['name']}: {each['reason']}" for each in plugins]
+    return [
+        f"{node['rank']:,}.",
+        f"[bold green]{name}[/]" if node["chosen"] else name,
+        f"{node['score']:.1f}",
+        str(node["told"]),
+        age,
+        *(number(each["score"], form=".0f") for each in plugins),
+        escape("; ".join(reasons)),
+    ]
+
+
+def _others(others: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    yield "\nother decisions about it"
+    for each in others:
+        became = (each["outcome"] or "-").replace("_", " ")
+        where = f" to {each['node']}" if each["node"] else ""
+        yield escape(f"  {moment(each['time'])}  {became}{where}")
+
+
+def moment(time: float) -> str:
+    """As --at takes it."""
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def duration(seconds: float) -> str:
+    """As people say it: 45 s, 12 min, 3.5 h."""
+    for unit, size in _UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
