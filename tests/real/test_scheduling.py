@@ -33,6 +33,7 @@ plugins = [
 ]
 bind = true
 """
+SCHEDULED = "2023-11-14T22:13:20Z"  # long ago: measured by whatever is measured now
 STATUS = {"capacity": {"cpu": "8", "memory": "16Gi"}, "allocatable": {"cpu": "8", "memory": "16Gi"}}
 
 
@@ -46,11 +47,15 @@ def add_node(kube: FakeKube, name: str) -> None:
     kube.put(NODES, name, metadata={"name": name}, status=STATUS)
 
 
-def add_pod(kube: FakeKube, name: str, *, node: str = "", milli: int = 1000, phase: str = "Running") -> None:
+def add_pod(
+    kube: FakeKube, name: str, *, node: str = "", milli: int = 1000, phase: str = "Running", uid: str = ""
+) -> None:
     container = {"name": "c", "resources": {"requests": {"cpu": f"{milli}m"}, "limits": {"cpu": f"{milli}m"}}}
     spec: dict[str, Any] = {"containers": [container], **({"nodeName": node} if node else {})}
-    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
-    kube.put(PODS, f"default/{name}", metadata=metadata, spec=spec, status={"phase": phase})
+    metadata = {"name": name, "namespace": "default", "uid": uid or f"uid-{name}"}
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": SCHEDULED}
+    status = {"phase": phase, **({"conditions": [scheduled]} if node else {})}
+    kube.put(PODS, f"default/{name}", metadata=metadata, spec=spec, status=status)
 
 
 def extending(run_service: RunService, kube: FakeKube, tmp_path: Path) -> Service:
@@ -111,10 +116,19 @@ def test_a_pod_is_ranked_bound_and_counted(run_service: RunService, kube: FakeKu
     assert "Traceback" not in service.log()
 
 
-def test_two_thousand_pods_that_come_and_go_leave_the_table_as_the_api_has_it(
+def known_of(service: Service) -> dict[str, Any]:
+    """All that the table holds of nodes, but for the load, which two services measure at other times."""
+    return {
+        name: {key: value for key, value in node.items() if key not in ("load", "sampled")}
+        for name, node in nodes_of(service).items()
+    }
+
+
+def test_two_thousand_pods_that_come_and_go_leave_the_table_as_a_service_that_starts_then_has_it(
     run_service: RunService, kube: FakeKube, tmp_path: Path
 ):
-    """Created, bound, ended and deleted over 500 nodes, with watches that break in between."""
+    """Created, asked about, bound, moved, ended and deleted over 500 nodes, some of which go and come back; watches
+    break in between, and all has to be listed again."""
     chance = random.Random(7)
     names = [f"node-{i:03d}" for i in range(500)]
     for name in names:
@@ -124,15 +138,26 @@ def test_two_thousand_pods_that_come_and_go_leave_the_table_as_the_api_has_it(
     for i in range(2000):
         pod, node, milli = f"pod-{i}", chance.choice(names), chance.randrange(1, 4000)
         add_pod(kube, pod, milli=milli)
+        if i % 100 == 50:
+            post(service, "prioritize", asking(*chance.sample(names, 3), pod=pod))
         add_pod(kube, pod, node=node, milli=milli)
         left[pod] = (node, milli)
-        if chance.random() < 0.4:
-            gone = chance.choice(sorted(left))
-            node, milli = left.pop(gone)
-            if chance.random() < 0.5:
-                kube.delete(PODS, f"default/{gone}")
-            else:
-                add_pod(kube, gone, node=node, milli=milli, phase="Failed")
+        if chance.random() < 0.5:
+            changed = chance.choice(sorted(left))
+            node, milli = left.pop(changed)
+            what = chance.choice(["deleted", "ended", "moved"])
+            if what == "deleted":
+                kube.delete(PODS, f"default/{changed}")
+            elif what == "ended":
+                add_pod(kube, changed, node=node, milli=milli, phase="Failed")
+            else:  # as an owner moves it: another pod of the same name
+                left[changed] = chance.choice(names), milli
+                kube.delete(PODS, f"default/{changed}")
+                add_pod(kube, changed, node=left[changed][0], milli=milli, uid=f"uid-{changed}-{i}")
+        if i % 200 == 150:
+            gone = chance.choice(names)
+            kube.delete(NODES, gone)
+            add_node(kube, gone)
         if i % 500 == 250:
             kube.drop_connections()
         if i == 1400:
@@ -141,8 +166,11 @@ def test_two_thousand_pods_that_come_and_go_leave_the_table_as_the_api_has_it(
     for node, milli in left.values():
         expected[node] += milli
     wait_for(lambda: requested(service) == expected, what="the table to be as the API has it")
-    counts = {name: node["pods"] for name, node in nodes_of(service).items()}
-    assert sum(counts.values()) == len(left)
+    assert len(left) == sum(node["pods"] for node in nodes_of(service).values())
+    (tmp_path / "again").mkdir()
+    fresh = extending(run_service, kube, tmp_path / "again")
+    wait_for(lambda: len(known_of(fresh)) == len(names), what="the nodes of the other service")
+    wait_for(lambda: known_of(service) == known_of(fresh), what="both to know the same")
 
 
 def test_sighup_takes_other_profiles_over_and_refuses_bad_ones(run_service: RunService, kube: FakeKube, tmp_path: Path):

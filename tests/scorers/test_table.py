@@ -63,6 +63,7 @@ def shown(of: Table) -> dict[str, Any]:
             "capacity": of.capacity.of(row),
             "allocatable": of.allocatable.of(row),
             "requested": of.requested.of(row),
+            "counted": of.counted.of(row),
             "limited": of.limited.of(row),
             "recent": [(key, at) for key, _, at in of.recent.of(row)],
             "unmeasured": float(missing[row]),
@@ -77,14 +78,18 @@ class Events(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = Table()
-        self.table.recent.register("cpu", lambda info: float(len(info.pod.spec.containers)))
-        self.sums = Sums()
-        self.table.listen(self.sums)
+        self.begin()
         self.columns = load({name: {("CPU", "AVG"): float(i)} for i, name in enumerate(NODES[:2])})
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
         self.serial = 0
+
+    def begin(self) -> None:
+        """With an empty table."""
+        self.table = Table()
+        self.table.recent.register("cpu", lambda info: float(len(info.pod.spec.containers)))
+        self.sums = Sums()
+        self.table.listen(self.sums)
 
     @rule(name=st.sampled_from(NODES), cpu=st.integers(0, 4), gpu=st.booleans())
     def node_comes_or_changes(self, name: str, cpu: int, gpu: bool) -> None:
@@ -154,6 +159,54 @@ class Events(RuleBasedStateMachine):
         self.pod_is_reserved(name, where, 5)
         self.a_reservation_is_left_out_for_a_moment(name)
         self.pod_is_reserved(name, again, 5)
+
+    @rule(
+        changes=st.dictionaries(
+            st.sampled_from(["p0", "p1", "p2"]),
+            st.none() | st.tuples(st.sampled_from(["", *NODES]), st.sampled_from(CONTAINERS), st.booleans()),
+            min_size=1,
+        ),
+        nodes=st.dictionaries(st.sampled_from(NODES), st.none() | st.integers(0, 4)),
+    )
+    def watches_break_and_all_is_listed_again(
+        self, changes: dict[str, tuple[str, Any, bool] | None], nodes: dict[str, int | None]
+    ) -> None:
+        """Whatever happened meanwhile is told as one change of each object, which may be another one of that name."""
+        before = dict(self.pods)
+        for name, change in changes.items():
+            old = self.pods.pop(name, None)
+            if change is not None:
+                where, container, again = change
+                self.serial += again or old is None
+                uid = f"{name}-{self.serial}" if old is None or again else identity(old)
+                self.pods[name] = pod(name, uid=uid, node=where, containers=[container], scheduled=NOW - self.serial)
+        for name in sorted({*before, *self.pods}):
+            if before.get(name) != self.pods.get(name):
+                self.table.set_pod(before.get(name), self.pods.get(name), now=NOW)
+        for name, cpu in nodes.items():
+            self.nodes.pop(name, None)
+            if cpu is not None:
+                self.nodes[name] = node(name, {"cpu": str(cpu)})
+            self.table.set_node(name, self.nodes.get(name))
+
+    @rule(pods_first=st.booleans(), backwards=st.booleans())
+    def it_starts_again(self, pods_first: bool, backwards: bool) -> None:
+        """Nodes and pods come over two watches, in whatever order."""
+        columns = self.table.load.columns
+        self.begin()
+        self.table.set_load(columns, now=NOW)
+        told = [lambda each=each: self.table.set_node(each.metadata.name, each) for each in self.nodes.values()]
+        of_pods = [lambda one=one: self.table.set_pod(None, one, now=NOW) for one in self.pods.values()]
+        told = of_pods + told if pods_first else told + of_pods
+        for tell in reversed(told) if backwards else told:
+            tell()
+
+    @rule()
+    def a_listener_is_replaced(self) -> None:
+        """As when settings are read again."""
+        self.table.forget(self.sums)
+        self.sums = Sums()
+        self.table.listen(self.sums)
 
     @rule()
     def load_comes(self) -> None:
