@@ -21,7 +21,8 @@ from scorers.cluster import Cluster, KubernetesCluster
 from scorers.decision_answers import DecisionAnswers
 from scorers.decision_log import DecisionLog
 from scorers.extender import RESERVED_S, Extender
-from scorers.koordinator.metrics import NodeMetricObject, read_node_metric
+from scorers.koordinator.classes import priority_class, qos_of
+from scorers.koordinator.metrics import NodeMetricObject, PodKey, read_node_metric
 from scorers.profiles import ProfileSettings, read_profiles
 from scorers.ranking import Profile
 from scorers.table import Table
@@ -29,6 +30,7 @@ from scorers.wire import ExtenderBindingArgs
 from watcher.client import InProcessClient, WatcherError
 from watcher.kube import Node, Pod
 from watcher.model import MetricType, Operator
+from watcher.node_metrics import PodClass
 from watcher.parts import Made, Serving
 from watcher.settings import Problem, SettingsError
 
@@ -67,7 +69,8 @@ class Scheduling:
         serving = self._serving
         answers = DecisionAnswers(self.decisions, serving.decisions, now=serving.now, pod=self._cluster.pod)
         routes = (*self.extender.routes(), *answers.routes())
-        return Made(routes, (self.life,), (self.extender.telemetry,), renew=self.renew)
+        telemetry = (self.extender.telemetry,)
+        return Made(routes, (self.life,), telemetry, renew=self.renew, pod_classes=self.pod_classes)
 
     def _made_client(self) -> InProcessClient:
         serving, needs = self._serving, self.table.needs
@@ -119,6 +122,11 @@ class Scheduling:
         self._profiles.update(new)
         self._client = self._made_client()
         self._prepared = False
+
+    def pod_classes(self) -> Mapping[PodKey, PodClass]:
+        """Koordinator's classes of the pods that are on nodes, by namespace and name. May be called from any thread."""
+        pods = (each.pod for each in self.table.all_assigned())
+        return {(pod.metadata.namespace, pod.metadata.name): PodClass(priority_class(pod), qos_of(pod)) for pod in pods}
 
     @asynccontextmanager
     async def life(self, _app: web.Application) -> AsyncIterator[None]:

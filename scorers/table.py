@@ -241,6 +241,10 @@ class Table:
         """The pods on a node, by key."""
         return [each.info for _, each in sorted(self._pods.items()) if each.row == row]
 
+    def all_assigned(self) -> list[PodInfo]:
+        """The pods on all nodes."""
+        return [each.info for each in list(self._pods.values())]
+
     def listen(self, listener: Listener) -> None:
         """Tell this one of all that is here, and then of each change."""
         self._listeners.append(listener)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-from watcher.kube import Node, nano
+from watcher.kube import Node, ObjectMetadata, nano
 from watcher.node_metrics import Capacity
 
 
@@ -23,11 +23,11 @@ class KnowsCapacities(Protocol):
 
 
 @runtime_checkable
-class KnowsLabels(Protocol):
-    """A provider or directory that knows the labels of nodes."""
+class KnowsNodes(Protocol):
+    """A provider or directory that knows the nodes of the cluster."""
 
-    def labels(self, node: str) -> Mapping[str, str]:
-        """Those of a node, none where it is not known. May be called from any thread."""
+    def node_metadata(self, node: str) -> ObjectMetadata | None:
+        """Who a node is, with its labels; None where there is no such node. May be called from any thread."""
         ...
 
 

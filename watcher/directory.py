@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from watcher.capacities import capacities_of
-from watcher.kube import NODES, Informer, KubeClient, KubeError, KubeUnreachable, Node, find_access
+from watcher.kube import NODES, Informer, KubeClient, KubeError, KubeUnreachable, Node, ObjectMetadata, find_access
 from watcher.names import KnownNode, NodeIndex
 from watcher.node_metrics import Capacity
 
@@ -81,10 +81,10 @@ class ClusterNodes:
         """How large the nodes are; nothing as long as no list has come."""
         return await asyncio.to_thread(capacities_of, dict(self._informer.objects))
 
-    def labels(self, node: str) -> Mapping[str, str]:
-        """Those of a node, none where it is not known."""
+    def node_metadata(self, node: str) -> ObjectMetadata | None:
+        """Who a node is; None where there is no such node."""
         known = self._informer.objects.get(node)
-        return {} if known is None else known.metadata.labels
+        return None if known is None else known.metadata
 
     def trouble(self) -> str:
         """Why the list is not there, or may be out of date, and what to do about it; empty while all is well."""

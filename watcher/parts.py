@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 from watcher.api.routing import Route
 from watcher.decisions import DecisionStore
 from watcher.model import Snapshot, Window
-from watcher.node_metrics import NodeUsages
-from watcher.pods import PublishedPods
+from watcher.node_metrics import NodeUsages, PodClass
+from watcher.pods import Pod, PublishedPods
 from watcher.publish import Published
 from watcher.settings import Settings
 
@@ -58,17 +58,18 @@ class Serving(Protocol):
 @dataclass(frozen=True, slots=True)
 class Made:
     """A part at work: routes beside the watcher's, what runs from the start of the service to its end, and what it
-    tells of itself on /metrics. Collectors are asked at a scrape, in another thread than the event loop's.
-    `on_listening` is told where the service can be asked ("http://127.0.0.1:2020"), once it can. `renew` takes the
-    section's table of settings that were read again: called in a thread, it changes nothing and raises SettingsError
-    for what cannot be taken on while the service runs; what it returns puts it in place, on the event loop. A part
-    without it has its settings until the next start."""
+    tells of itself on /metrics. Collectors are asked at a scrape, in another thread than the event loop's; so is what
+    tells Koordinator's classes of pods by namespace and name. `on_listening` is told where the service can be asked
+    ("http://127.0.0.1:2020"), once it can. `renew` takes the section's table of settings that were read again: called
+    in a thread, it changes nothing and raises SettingsError for what cannot be taken on while the service runs; what
+    it returns puts it in place, on the event loop. A part without it has its settings until the next start."""
 
     routes: tuple[Route, ...] = ()
     lives: tuple[Callable[[web.Application], AbstractAsyncContextManager[None]], ...] = field(default=())
     collectors: tuple[Collector, ...] = ()
     on_listening: tuple[Callable[[str], None], ...] = ()
     renew: Callable[[Mapping[str, Any]], Callable[[], None]] | None = None
+    pod_classes: Callable[[], Mapping[Pod, PodClass]] | None = None
 
 
 class Part(Protocol):

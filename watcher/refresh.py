@@ -25,9 +25,10 @@ from typing import ParamSpec, Protocol, TypeVar
 import numpy as np
 
 from watcher import names, review
-from watcher.capacities import KnowsCapacities, KnowsLabels
+from watcher.capacities import KnowsCapacities, KnowsNodes
 from watcher.findings import FindingLog
 from watcher.history import History
+from watcher.kube import ObjectMetadata
 from watcher.model import (
     METRIC_BY_KEY,
     METRIC_BY_NAME,
@@ -245,14 +246,11 @@ class Refresher:
                 found |= await one.capacities()
         return found
 
-    def node_labels(self, node: str) -> Mapping[str, str]:
-        """The labels of a node, as far as the source or the cluster's node list has them at hand."""
-        found: dict[str, str] = {}
+    def node_metadata(self, node: str) -> ObjectMetadata | None:
+        """Who a node of the cluster is, as far as the source or the cluster's node list has it at hand."""
         sources: tuple[object, ...] = (self.provider, self.directory)
-        for one in sources:
-            if isinstance(one, KnowsLabels):
-                found |= one.labels(node)
-        return found
+        known = (one.node_metadata(node) for one in sources if isinstance(one, KnowsNodes))
+        return next((each for each in known if each is not None), None)
 
     async def samples(self) -> Restored | None:
         """All samples and where they come from, as a store would give them back."""

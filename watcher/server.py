@@ -19,6 +19,7 @@ import math
 import os
 import secrets
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -42,7 +43,10 @@ from watcher.decisions import DecisionOutcome, DecisionsHeld, DecisionStore, Dec
 from watcher.exposition import View
 from watcher.handover import Origin
 from watcher.heap import share_one_heap
+from watcher.kube import Election, KubeClient, ObjectMetadata, find_access
 from watcher.model import FindingsDocument, MetricType, Operator, ProviderHealth, Restored, Snapshot, Window
+from watcher.node_metric_objects import MANAGER
+from watcher.node_metric_publisher import LEASE, NodeMetricPublisher, PublishStats, Source, lease_namespace
 from watcher.node_metrics import Capacity, NodeUsages, PodClass, measure
 from watcher.parts import Part
 from watcher.peers import Peers
@@ -235,6 +239,21 @@ def collect_policies(settings: Settings) -> CollectPolicies:
     )
 
 
+def publisher_of(settings: Settings, source: Source) -> NodeMetricPublisher:
+    """What writes NodeMetrics to the cluster of the settings."""
+    kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
+    client = KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
+    election = Election(
+        client,
+        f"{lease_namespace(settings)}/{LEASE}",
+        identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
+        manager=MANAGER,
+        now=source.now,
+        monotonic=source.monotonic,
+    )
+    return NodeMetricPublisher(client, source, election=election)
+
+
 class Every(BaseTrigger):  # type: ignore[misc]  # the library has no types
     """Fires every `seconds`. What was missed is missed: the library's own interval goes through it run by run, and
     where the clock jumps from 1970 to today that is work for minutes, on the event loop."""
@@ -285,6 +304,7 @@ class Watcher:
         )
         self._refresher = self._make_refresher(settings)
         self._policies = collect_policies(settings)
+        self._publisher = publisher_of(settings, self) if settings.koordinator.publish else None
         self._scheduler = AsyncIOScheduler(
             timezone=UTC,
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
@@ -306,8 +326,10 @@ class Watcher:
         self._renew = {section: each.renew for section, each in of_parts.items() if each.renew is not None}
         routes = [route for each in made for route in each.routes]
         self.app = make_app(self, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes)
+        self._pod_classes = tuple(each.pod_classes for each in made if each.pod_classes is not None)
         self.app.cleanup_ctx.extend([self._with_store, self._with_source, self._with_ticks])
         self.app.cleanup_ctx.extend(life for each in made for life in each.lives)
+        self.app.cleanup_ctx.append(self._with_publisher)
         for collector in (collector for each in made for collector in each.collectors):
             self.telemetry.add(collector)
         self._on_listening = [told for each in made for told in each.on_listening]
@@ -360,16 +382,28 @@ class Watcher:
 
     @property
     def collect_policies(self) -> CollectPolicies:
+        if self._publisher is not None and self._policies.specs is not self._publisher.specs:
+            self._policies = replace(self._policies, specs=self._publisher.specs)
         return self._policies
 
     def node_labels(self, node: str) -> Mapping[str, str]:
-        return self._refresher.node_labels(node)
+        known = self._refresher.node_metadata(node)
+        return {} if known is None else known.labels
+
+    def node_metadata(self, node: str) -> ObjectMetadata | None:
+        return self._refresher.node_metadata(node)
 
     def pod_classes(self) -> Mapping[Pod, PodClass]:
-        return {}
+        found: dict[Pod, PodClass] = {}
+        for told in self._pod_classes:
+            found |= told()
+        return found
+
+    def publish_stats(self) -> PublishStats | None:
+        return None if self._publisher is None else self._publisher.stats
 
     def measure(self, snapshot: Snapshot) -> NodeUsages:
-        return measure(snapshot, policies=self._policies.of_all(snapshot.nodes, self.node_labels))
+        return measure(snapshot, policies=self.collect_policies.of_all(snapshot.nodes, self.node_labels))
 
     async def capacities(self) -> Mapping[str, Capacity]:
         return await self._refresher.capacities()
@@ -488,6 +522,17 @@ class Watcher:
         await refresher.close()
 
     @asynccontextmanager
+    async def _with_publisher(self, _app: web.Application) -> AsyncIterator[None]:
+        if self._publisher is None:
+            yield
+            return
+        await self._publisher.start()
+        try:
+            yield
+        finally:
+            await self._publisher.close()
+
+    @asynccontextmanager
     async def _with_ticks(self, _app: web.Application) -> AsyncIterator[None]:
         self._scheduler.add_listener(lambda _event: self._refresher.note_skipped(), EVENT_JOB_MAX_INSTANCES)
         self._period = self._wanted_period()
@@ -604,7 +649,7 @@ class Watcher:
             if getattr(settings, table) != getattr(self.settings, table):
                 log.warning("changes in [%s] take effect at the next start only", table)
         kept = {table: getattr(self.settings, table) for table in NEED_RESTART}
-        settings = replace(settings, **kept, parts=parts)
+        settings = self._as_published(replace(settings, **kept, parts=parts))
         changed = any(
             getattr(settings, table) != getattr(self.settings, table)
             for table in ("provider", "kubernetes", "refresh", "review")
@@ -629,6 +674,14 @@ class Watcher:
             elif table != taken.get(section):
                 log.warning("changes in [%s] take effect at the next start only", section)
         return taken, put_in_place
+
+    def _as_published(self, settings: Settings) -> Settings:
+        """With those of the settings of NodeMetrics that are read once as they are."""
+        old, new = self.settings.koordinator, settings.koordinator
+        if (new.publish, new.lease_namespace) != (old.publish, old.lease_namespace):
+            log.warning("changes of koordinator.publish and lease_namespace take effect at the next start only")
+        kept = replace(new, publish=old.publish, lease_namespace=old.lease_namespace)
+        return replace(settings, koordinator=kept)
 
     async def _replace_refresher(self, settings: Settings) -> None:
         """Put a new source and history in place; what is published stays until its first tick."""

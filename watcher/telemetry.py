@@ -11,7 +11,8 @@ Everything lives in a registry of its own; two services in one process do not me
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from threading import Lock
@@ -64,6 +65,18 @@ class StoreState(Protocol):
     def lost_decisions(self) -> int: ...
 
 
+class PublishState(Protocol):
+    """What is told of writing NodeMetrics: how often it came out in which way, whether it is this replica's turn, and
+    which nodes somebody else reports."""
+
+    @property
+    def outcomes(self) -> Counter[str]: ...
+    @property
+    def holds_lease(self) -> bool: ...
+    @property
+    def left(self) -> Collection[str]: ...
+
+
 class Vitals(Protocol):
     """The running service, as far as /metrics tells of it. All of it is read from a worker thread."""
 
@@ -88,6 +101,10 @@ class Vitals(Protocol):
 
     def store_status(self) -> StoreState | None:
         """None where nothing is stored."""
+        ...
+
+    def publish_stats(self) -> PublishState | None:
+        """None where no NodeMetrics are written to the cluster."""
         ...
 
 
@@ -226,6 +243,7 @@ class _VitalSigns:
         yield from self._pods()
         yield from self._provider()
         yield from self._store()
+        yield from self._node_metrics()
         rows = [({"kind": kind}, count) for kind, count in sorted(self._vitals.finding_counts().items())]
         yield counter("findings", "Findings of the review of samples, and about the source.", rows)
 
@@ -287,6 +305,17 @@ class _VitalSigns:
         yield counter("store_dropped_records", "Window records given up for good.", [({}, status.dropped)])
         text = "Decisions of the scheduling plug-ins that were not kept."
         yield counter("store_lost_decisions", text, [({}, status.lost_decisions)])
+
+    def _node_metrics(self) -> Iterator[Family]:
+        stats = self._vitals.publish_stats()
+        if stats is None:
+            return
+        rows = [({"outcome": outcome}, count) for outcome, count in sorted(stats.outcomes.copy().items())]
+        yield counter("node_metrics", "NodeMetrics that were due, by what became of them.", rows)
+        text = "Whether it is this replica that writes NodeMetrics."
+        yield gauge("node_metrics_lease_held", text, [({}, int(stats.holds_lease))])
+        text = "Nodes whose NodeMetric somebody else reports."
+        yield gauge("node_metrics_left", text, [({}, len(stats.left))])
 
 
 def coverage(snapshot: Snapshot) -> dict[str, float]:

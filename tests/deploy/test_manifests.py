@@ -32,11 +32,14 @@ from tests.deploy.rendering import (
     schema_errors,
     settings_in,
 )
-from tests.fakes.kube import KINDS, PODS, FakeKube
+from tests.fakes.kube import KINDS, LEASES, PODS, FakeKube
+from tests.fakes.snapshots import WINDOWS
 from tests.real.parts import REPOSITORY
 from tests.waiting import eventually
+from tests.watcher.test_node_metric_publisher import STEADY, Run, run, service
 from tests.watcher.test_peers import listening, serving
 from watcher import __version__
+from watcher.collect_policy import CollectPolicies, PolicyPart, PolicyRule
 from watcher.doctor.scheduler import judge
 from watcher.settings import Settings, load
 from watcher.settings.tables import PARTS, TABLES
@@ -55,10 +58,14 @@ SAME: dict[str, dict[str, Any]] = {
     "extender": {"scheduler": {"enabled": True}},
 }
 BINDING = {"default": {"bind": True}}
+PUBLISHING = {"config": {"koordinator": {"publish": True}}}
+FROM_CLUSTER = {"default": {"plugins": [{"name": "LoadAwareScheduling", "args": {"nodeMetricSource": "cluster"}}]}}
 SECRET = {"existingSecret": "load-watcher"}
 MONITORED = {"serviceMonitor": {"enabled": True}}
 # Of Kubernetes; the oldest that the schemas' package and the fields that we use go back to, and the newest.
 VERSIONS = ("1.27.0", "1.37.0")
+NODE_METRIC = "slo.koordinator.sh/v1alpha1/nodemetrics"
+WRITING = ("get", "list", "watch", "create", "update", "patch", "delete")
 UNPUBLISHED = {"ServiceMonitor"}  # no schema of it is in that package
 
 
@@ -250,12 +257,14 @@ def test_the_chart_and_the_manifests_agree(overlay: tuple[str, list[Manifest]]) 
         ("servicemonitor", MONITORED),
         ("pods", {"rbac": {"pods": True}}),
         ("extender-bind", {"scheduler": {"enabled": True, "profiles": BINDING}}),
+        ("nodemetrics", {"scheduler": {"enabled": True}, "rbac": {"nodeMetrics": True}}),
+        ("koordinator", PUBLISHING),
     ],
-    ids=["secret", "servicemonitor", "pods", "extender-bind"],
+    ids=["secret", "servicemonitor", "pods", "extender-bind", "nodemetrics", "koordinator"],
 )
 def test_the_chart_and_the_components_agree(tmp_path: Path, component: str, values: dict[str, Any]) -> None:
     """What can be added to an overlay adds what the value of the chart does."""
-    overlay = "extender" if component == "extender-bind" else "metrics-server"
+    overlay = "extender" if component in ("extender-bind", "nodemetrics") else "metrics-server"
     written = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -269,6 +278,8 @@ def test_the_chart_and_the_components_agree(tmp_path: Path, component: str, valu
     del expected["Namespace load-watcher"]
     if component == "extender-bind":  # it brings the right, the settings say so themselves
         expected["ConfigMap load-watcher"]["data"]["scheduler"]["default"]["bind"] = True
+    if component == "koordinator":
+        expected["ConfigMap load-watcher"]["data"]["koordinator"] = {"publish": True}
     assert expected == by_name(charted(values))
 
 
@@ -457,10 +468,12 @@ def test_two_replicas_are_the_default_and_may_go_one_at_a_time(overlay: tuple[st
 
 
 def granted(rendered: list[Manifest]) -> set[tuple[str, str]]:
-    """(verb, resource as the fake server names it) of the ClusterRole."""
+    """(verb, resource as the fake server names it) of the roles."""
+    versions = {"": "", "metrics.k8s.io": "metrics.k8s.io/v1beta1", "slo.koordinator.sh": "slo.koordinator.sh/v1alpha1"}
+    roles = [each for each in rendered if each["kind"] in ("ClusterRole", "Role")]
     return {
-        (verb, f"{group}/v1beta1/{resource}" if group else f"v1/{resource}")
-        for rule in only(rendered, "ClusterRole")["rules"]
+        (verb, f"{versions.get(group, f'{group}/v1') or 'v1'}/{resource}")
+        for rule in (rule for role in roles for rule in role["rules"])
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -474,8 +487,9 @@ def granted(rendered: list[Manifest]) -> set[tuple[str, str]]:
         ({"rbac": {"pods": True}}, {"refresh.pods": "on"}),
         ({"scheduler": {"enabled": True}}, {}),
         ({"scheduler": {"enabled": True, "profiles": BINDING}}, {}),
+        ({"scheduler": {"enabled": True, "profiles": FROM_CLUSTER}, "rbac": {"nodeMetrics": True}}, {}),
     ],
-    ids=["nodes", "pods too", "extender", "extender that binds"],
+    ids=["nodes", "pods too", "extender", "extender that binds", "extender by NodeMetrics"],
 )
 def test_the_service_runs_with_these_settings_and_uses_every_right_that_it_has(
     tmp_path: Path, values: dict[str, Any], wanted: dict[str, str]
@@ -519,10 +533,31 @@ def test_the_service_runs_with_these_settings_and_uses_every_right_that_it_has(
         kube.put(
             PODS, "default/web", metadata={"name": "web", "namespace": "default", "uid": "web"}, spec={}, status={}
         )
+        kube.define(NODE_METRIC, "NodeMetric")
+        everything |= {(verb, NODE_METRIC) for verb in WRITING}
         kube.forbidden = everything - rights
         kube.node("a")
         kube.usage("a", time=datetime.now(UTC).isoformat())
         asyncio.run(story(kube))
+
+
+def test_what_writes_node_metrics_uses_every_right_that_it_has() -> None:
+    """Those of the chart beyond what is there anyhow: to make one, to change its policy, and to fill it."""
+    rights = granted(charted(PUBLISHING)) - granted(charted())
+    parts = [f"{NODE_METRIC}{part}" for part in ("", "/status")]
+    source = service({"a": STEADY})
+
+    async def story(go: Run) -> None:
+        await go.until(lambda: go.server.names(NODE_METRIC) and go.status("a"), what="the object")
+        rule = PolicyRule(PolicyPart(report_interval_s=30), names=("a",))
+        source.collect_policies = CollectPolicies(rules=(rule,), windows=WINDOWS)
+        source.clock += 11.0  # the Lease is renewed
+        await go.until(lambda: {(each.verb, each.resource) for each in go.server.asked} == rights, what="all rights")
+
+    def prepare(kube: FakeKube) -> None:
+        kube.forbidden = {(verb, each) for verb in WRITING for each in (*parts, LEASES)} - rights
+
+    run(source, story, prepare=prepare)
 
 
 # --- the scheduler's side --------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from tests.fakes.kube_rules import (
     group_of,
     has_fields,
     has_labels,
+    managed,
     patched,
     status_object,
 )
@@ -45,6 +46,7 @@ PODS = "v1/pods"
 NAMESPACES = "v1/namespaces"
 BUDGETS = "policy/v1/poddisruptionbudgets"
 NODE_METRICS = "metrics.k8s.io/v1beta1/nodes"
+LEASES = "coordination.k8s.io/v1/leases"
 ACCESS_REVIEWS = "authorization.k8s.io/v1/selfsubjectaccessreviews"
 EVENTS = "v1/events"
 CONFIG_MAPS = "v1/configmaps"
@@ -75,6 +77,7 @@ KINDS = {
     EVENTS: Kind("Event", namespaced=True),
     CONFIG_MAPS: Kind("ConfigMap", namespaced=True),
     "apps/v1/daemonsets": Kind("DaemonSet", namespaced=True),
+    LEASES: Kind("Lease", namespaced=True),
     NODE_METRICS: Kind("NodeMetrics"),
     ACCESS_REVIEWS: Kind("SelfSubjectAccessReview"),
     POD_METRICS: Kind("PodMetrics", namespaced=True),
@@ -93,6 +96,12 @@ class Asked:
     namespace: str = ""
     body: Any = None
     content_type: str = ""
+    agent: str = ""
+
+    @property
+    def manager(self) -> str:
+        """Who writes: as it is said, else the program, as its User-Agent begins."""
+        return self.parameters.get("fieldManager") or self.agent.partition("/")[0]
 
 
 Fault = Callable[[Asked], web.Response | None]
@@ -144,6 +153,12 @@ class FakeKube:
             for key in list(self._objects[resource]):
                 self.delete(resource, key)
             del self._kinds[resource], self._objects[resource]
+
+    def put_by(self, manager: str, resource: str, key: str, **content: Any) -> None:
+        """The same of a custom resource, of which managed fields then say who wrote what."""
+        with self._lock:
+            old = self._objects[resource].get(key, {})
+            self._store(resource, key, self._managed(resource, old, copy.deepcopy(content), manager=manager))
 
     def put(self, resource: str, key: str, **content: Any) -> None:
         """Add or replace an object: ADDED or MODIFIED for those who watch. One without a namespace that needs one is
@@ -348,6 +363,7 @@ class FakeKube:
             namespace=namespace,
             body=await _body(request),
             content_type=request.content_type,
+            agent=request.headers.get("User-Agent", ""),
         )
 
     def _discover(self, path: str) -> web.Response:
@@ -439,9 +455,13 @@ class FakeKube:
             if key in self._objects[resource]:
                 text = f'{full_name(resource)} "{name}" already exists'
                 raise Refusal(409, text, reason="AlreadyExists", name=name)
+            custom = self._kinds[resource].custom
             item = {**asked.body, "status": {**NEW.get(resource, {}), **asked.body.get("status", {})}}
             if resource == EVENTS:
                 check_event(item, asked.namespace)
+            if custom and "status" in self._kinds[resource].parts:
+                del item["status"]  # it is written through its subresource only
+            item = self._managed(resource, {}, item, manager=asked.manager)
             return self._shown(resource, self._store(resource, key, item), status=201)
         item = self._there(resource, asked.key)
         if asked.verb == "delete":
@@ -454,7 +474,9 @@ class FakeKube:
         if asked.verb == "get":
             return self._shown(resource, item)
         new = asked.body if asked.verb == "update" else self._patched(asked, item, resource=resource)
-        return self._shown(resource, self._change(asked.key, item, new, resource=resource, part=part))
+        return self._shown(
+            resource, self._change(asked.key, item, new, resource=resource, part=part, manager=asked.manager)
+        )
 
     def _review(self, asked: Asked) -> web.Response:
         """Whether what is asked after is not forbidden."""
@@ -473,7 +495,16 @@ class FakeKube:
             raise Refusal(415, media + ", ".join([*taken, "application/apply-patch+yaml"]))
         return patched(item, asked.body, asked.content_type)
 
-    def _change(self, key: str, old: Item, new: Item, *, resource: str, part: str) -> Item:
+    def _managed(self, resource: str, old: Item, new: Item, *, manager: str, part: str = "") -> Item:
+        """What is written of a custom resource, with who wrote what of it."""
+        if not self._kinds[resource].custom or not manager:
+            return new
+        entries = old.get("metadata", {}).get("managedFields", [])
+        version = resource.rpartition("/")[0]
+        entries = managed(old, new, entries, manager=manager, part=part, version=version)
+        return {**new, "metadata": {**new.get("metadata", {}), "managedFields": entries}}
+
+    def _change(self, key: str, old: Item, new: Item, *, resource: str, part: str, manager: str = "") -> Item:
         """Store a change of an object; of its status alone through that subresource, of all else without it."""
         plural, name = full_name(resource), key.rpartition("/")[2]
         if new["metadata"].get("resourceVersion", old["metadata"]["resourceVersion"]) != self.versions(resource)[key]:
@@ -485,7 +516,9 @@ class FakeKube:
             new = {**old, "status": new.get("status", {})}
         elif "status" in self._kinds[resource].parts and "status" in old:
             new = {**new, "status": old["status"]}
-        return old if new == old else self._store(resource, key, copy.deepcopy(new))
+        if new == old:
+            return old
+        return self._store(resource, key, copy.deepcopy(self._managed(resource, old, new, manager=manager, part=part)))
 
     def _shown(self, resource: str, item: Item, *, status: int = 200) -> web.Response:
         return web.json_response(self._whole(resource, item), status=status)

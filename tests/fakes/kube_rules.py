@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from watcher.kube import nano
@@ -28,6 +29,9 @@ FIELDS = {
     "v1/nodes": {"spec.unschedulable"},
 }
 """What objects can be selected by, besides metadata.name and metadata.namespace."""
+
+MANAGED_METADATA = {"labels", "annotations"}
+"""Of metadata what has managers here; the real server has some more."""
 
 Item = dict[str, Any]
 
@@ -173,6 +177,62 @@ def _operate(place: Any, last: str, operation: Item) -> None:
             del place[key]
         case "test" if place[key] != operation["value"]:
             raise ValueError(f"testing value {operation['path']} failed")
+
+
+# --- managed fields --------------------------------------------------------------------------------------------------
+
+
+def managed(old: Item, new: Item, entries: list[Item], *, manager: str, part: str, version: str) -> list[Item]:
+    """managedFields after `manager` wrote `new` over `old`: who gives a field another value has it from then on, alone;
+    one that is gone is nobody's. `part` is the subresource that it was written through."""
+    before, after = dict(_leaves(old)), dict(_leaves(new))
+    written = {path for path, value in after.items() if before.get(path, _leaves) != value}
+    owners = {(each["manager"], each.get("subresource", "")): set(_paths(each["fieldsV1"])) for each in entries}
+    for paths in owners.values():
+        paths -= written
+        paths &= after.keys()
+    owners[manager, part] = owners.get((manager, part), set()) | written
+    return [
+        {
+            "manager": name,
+            "operation": "Update",
+            "apiVersion": version,
+            "time": "2026-11-21T08:00:00Z",
+            "fieldsType": "FieldsV1",
+            "fieldsV1": _as_fields(paths),
+            **({"subresource": subresource} if subresource else {}),
+        }
+        for (name, subresource), paths in owners.items()
+        if paths
+    ]
+
+
+def _leaves(item: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in item.items():
+        path = (*at, key)
+        unmanaged = path[0] == "metadata" and path != ("metadata",) and path[1] not in MANAGED_METADATA
+        if unmanaged or path[0] in ("apiVersion", "kind"):
+            continue
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, path)
+        else:
+            yield path, value
+
+
+def _paths(fields: Item, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, inner in fields.items():
+        if key.startswith("f:"):
+            path = (*at, key.removeprefix("f:"))
+            yield from _paths(inner, path) if inner else [path]
+
+
+def _as_fields(paths: set[tuple[str, ...]]) -> Item:
+    fields: Item = {}
+    for path in sorted(paths):
+        place = fields
+        for part in path:
+            place = place.setdefault(f"f:{part}", {})
+    return fields
 
 
 # --- quantities ------------------------------------------------------------------------------------------------------

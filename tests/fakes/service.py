@@ -22,6 +22,7 @@ from watcher.api.runner import make_runner
 from watcher.api.service import StoredSeries
 from watcher.collect_policy import CollectPolicies
 from watcher.model import F32, I64, FindingsDocument, Operator, ProviderHealth, Window
+from watcher.node_metric_publisher import PublishStats
 from watcher.node_metrics import Capacity, PodClass
 from watcher.pods import Pod, PublishedPods
 from watcher.providers.base import QueryPlan
@@ -140,6 +141,9 @@ class FakeService:
 
     def finding_counts(self) -> Mapping[str, int]:
         return self.counts
+
+    def publish_stats(self) -> PublishStats | None:
+        return None
 
     def store_status(self) -> StoreState | None:
         return self.store

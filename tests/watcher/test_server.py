@@ -1,6 +1,7 @@
 """Wiring that needs no process: when ticks are due, and what of the settings reaches which part."""
 
 import asyncio
+import json
 import logging
 import socket
 from collections.abc import AsyncIterator
@@ -14,10 +15,11 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes.kube import NODES, FakeKube
+from tests.fakes.kube import LEASES, NODES, FakeKube
 from tests.waiting import eventually
 from watcher.api.runner import Runner
 from watcher.client import InProcessClient, WatcherClient
+from watcher.node_metric_publisher import LEASE
 from watcher.server import Every, Watcher
 from watcher.settings import Settings, load
 
@@ -33,6 +35,9 @@ def test_a_time_follows_the_one_before_not_the_clock() -> None:
     """A tick that was a little late does not push the following ones."""
     late = START + timedelta(seconds=2)
     assert START + timedelta(seconds=60) == Every(60.0).get_next_fire_time(START, late)
+
+
+NODE_METRIC = "slo.koordinator.sh/v1alpha1/nodemetrics"
 
 
 @given(
@@ -164,6 +169,52 @@ def test_a_reload_takes_names_from_the_cluster_and_gives_them_back(tmp_path: Pat
                     await eventually(partial(_serves, watcher, expected), what=f"the node {expected}")
 
     asyncio.run(story())
+
+
+def test_node_metrics_are_written_where_the_settings_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By whoever holds the Lease, by policies that objects of the cluster may have, and /metrics tells of it. The
+    policies follow a reload; whether anything is written does not."""
+    policy = {"metricCollectPolicy": {"aggregateDurationSeconds": 60}}
+
+    async def story() -> None:
+        with FakeKube() as cluster:
+            own = socket.gethostname()
+            cluster.put(
+                NODES, own, metadata={"labels": {"pool": "a"}}, status={"capacity": {"cpu": "4", "memory": "8Gi"}}
+            )
+            cluster.define(NODE_METRIC, "NodeMetric")
+            cluster.put_by("koord-manager", NODE_METRIC, "elsewhere", spec=policy)
+            flags = {
+                "kubernetes.node_names": "on",
+                "kubernetes.kubeconfig": str(cluster.kubeconfig(tmp_path / "config")),
+                "koordinator.publish": True,
+                "koordinator.lease_namespace": "somewhere",
+            }
+            async with serving(settings_for(tmp_path, **flags)) as (watcher, _):
+                stats = watcher.publish_stats()
+                assert stats is not None
+                await eventually(lambda: stats.holds_lease, what="the Lease")
+                holder = cluster.content(LEASES, f"somewhere/{LEASE}")["spec"]["holderIdentity"]
+                assert holder.startswith(f"{own}_")
+                assert "load_watcher_node_metrics_lease_held 1.0" in watcher.telemetry.exposition().decode()
+                policies = watcher.collect_policies
+                assert policies is watcher.collect_policies
+                assert [60, 300] == [policies.of(name, {}).aggregate_duration_s for name in ("elsewhere", own)]
+                rule = {"labels": {"pool": "a"}, "aggregate_duration": "2m"}
+                changed = {**flags, "koordinator.publish": False, "koordinator.nodes": json.dumps([rule])}
+                watcher.request_reload(lambda: settings_for(tmp_path, **changed))
+
+                def follows() -> bool:
+                    mine = watcher.collect_policies.of(own, watcher.node_labels(own))
+                    return mine.aggregate_duration_s == 120
+
+                await eventually(follows, what="the new policy")
+                assert 60 == watcher.collect_policies.of("elsewhere", {}).aggregate_duration_s
+                assert watcher.publish_stats() is stats
+            assert "" == cluster.content(LEASES, f"somewhere/{LEASE}")["spec"]["holderIdentity"]
+
+    asyncio.run(story())
+    assert "changes of koordinator.publish and lease_namespace take effect at the next start only" in caplog.text
 
 
 def _serves(watcher: Watcher, node: str) -> bool:

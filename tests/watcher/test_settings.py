@@ -443,6 +443,11 @@ MISTAKES = [
     ('[peers]\nca_file = "/nowhere"', "peers.ca_file", "does not exist"),
     ('[metrics]\nwindows = ["30m"]', "metrics.windows", '"30m" (file load-watcher.toml) is not among refresh.windows'),
     (
+        "[koordinator]\npublish = true",
+        "koordinator.publish",
+        'the nodes of the cluster are not read (kubernetes.node_names = "auto" (default))',
+    ),
+    (
         '[koordinator]\naggregate_durations = ["5m", "30m"]',
         "koordinator.aggregate_durations",
         '"30m" (file load-watcher.toml) is not among refresh.windows = ["5m", "10m", "15m"]',

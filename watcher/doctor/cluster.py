@@ -11,9 +11,11 @@ from watcher.doctor.examination import Examination
 from watcher.doctor.results import NAMED_AT_MOST, Result, count, fail, ok, skipped, some, some_of, warn
 from watcher.doctor.source import Visit, addresses_among
 from watcher.doctor.surroundings import IN_CLUSTER
-from watcher.kube import NODE_METRICS, NODES, PODS, KubeClient, KubeError, Resource, find_access, missing_rule
+from watcher.kube import LEASES, NODE_METRICS, NODES, PODS, KubeClient, KubeError, Resource, find_access, missing_rule
 from watcher.names import STRENGTH, NodeIndex
 from watcher.names import told as in_words
+from watcher.node_metric_objects import WRITTEN
+from watcher.node_metric_publisher import LEASE, lease_namespace
 from watcher.providers.metrics_server_pods import PLACED_PODS, POD_METRICS
 from watcher.settings import Settings
 
@@ -40,6 +42,8 @@ class Right:
     purpose: str
     vital: bool = True
     subresource: str = ""
+    namespace: str = ""
+    name: str = ""
 
     @property
     def what(self) -> str:
@@ -56,7 +60,7 @@ def rights(found: Settings, environ: Mapping[str, str]) -> Sequence[Right]:
     """What these settings have us do with the Kubernetes API (docs/kubernetes.md)."""
     source = found.provider.name == "metrics-server"
     names, must_name = directory.wanted(found, environ=environ), found.kubernetes.node_names == "on"
-    needed = list(_of_the_extender(found.parts.get("scheduler", {})))
+    needed = [*_of_the_extender(found.parts.get("scheduler", {})), *_of_node_metrics(found)]
     if source:
         needed.append(Right("list", NODE_METRICS, "the load of the nodes"))
     if source or names:
@@ -85,6 +89,28 @@ def _of_the_extender(profiles: Mapping[str, Any]) -> Iterator[Right]:
             yield Right("watch", resource, purpose, vital=False)
     if any(isinstance(table, dict) and table.get("bind") for table in profiles.values()):
         yield Right("create", PODS, "binding pods (bind = true in [scheduler])", subresource="binding")
+    if any(_reads_node_metrics(table) for table in profiles.values()):
+        for verb in ("list", "watch"):
+            yield Right(verb, WRITTEN, 'NodeMetrics of the cluster (nodeMetricSource = "cluster" in [scheduler])')
+
+
+def _reads_node_metrics(profile: Any) -> bool:
+    plugins = profile.get("plugins", []) if isinstance(profile, dict) else []
+    return any(each.get("args", {}).get("nodeMetricSource") == "cluster" for each in plugins)
+
+
+def _of_node_metrics(found: Settings) -> Iterator[Right]:
+    """What it takes to write NodeMetrics to the cluster."""
+    if not found.koordinator.publish:
+        return
+    purpose = "writing NodeMetrics (koordinator.publish)"
+    for verb in ("list", "watch", "create", "patch"):
+        yield Right(verb, WRITTEN, purpose)
+    yield Right("patch", WRITTEN, purpose, subresource="status")
+    namespace = lease_namespace(found)
+    yield Right("create", LEASES, purpose, namespace=namespace)
+    for verb in ("get", "patch"):
+        yield Right(verb, LEASES, purpose, namespace=namespace, name=LEASE)
 
 
 async def kubernetes(examination: Examination) -> Sequence[Result]:
@@ -118,6 +144,11 @@ async def kubernetes(examination: Examination) -> Sequence[Result]:
     return [ok(f"the Kubernetes API answers, knows us {size}")]
 
 
+async def _may(client: KubeClient, right: Right) -> bool:
+    of = {"subresource": right.subresource, "namespace": right.namespace, "name": right.name}
+    return await client.may(right.verb, right.resource, **of)
+
+
 async def permissions(examination: Examination) -> Sequence[Result]:
     """Whether we may do all that these settings have us do: a SelfSubjectAccessReview for each verb and resource."""
     needed = rights(examination.the(Settings), examination.environ)
@@ -125,7 +156,7 @@ async def permissions(examination: Examination) -> Sequence[Result]:
         return [skipped("these settings have us do nothing that takes a right")]
     client = examination.the(Cluster).client()
     try:
-        granted = [await client.may(right.verb, right.resource, subresource=right.subresource) for right in needed]
+        granted = [await _may(client, right) for right in needed]
     except KubeError as error:
         return [warn(f"the rights of this account cannot be told: {error}", error.hint or "try kubectl auth can-i")]
     finally:

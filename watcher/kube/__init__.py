@@ -4,13 +4,14 @@ A client library would bring every type of the API and none of what is hard: a w
 that expires half read, objects that went while nobody looked. So the types here are cut down to what is used
 (`objects`, on the common `shapes`), and the hard part is ours (`informer`). `credentials` finds out who we are,
 `client` asks, `answers` reads what comes back, `errors` says what a refusal means for the operator, `quantity` reads
-Kubernetes' numbers. What changes anything is in `eviction` and `changes`, what tells of it in `events`.
+Kubernetes' numbers. What changes anything is in `eviction` and `changes`, what tells of it in `events`; `leases` says
+which of several replicas may.
 """
 
 from watcher.kube.answers import Event, Listing
 from watcher.kube.changes import add_taint, bind, remove_taint, set_condition
 from watcher.kube.client import EVERYTHING, KubeClient, PatchKind, Selector
-from watcher.kube.credentials import Access, find_access
+from watcher.kube.credentials import Access, find_access, own_namespace
 from watcher.kube.errors import (
     KubeConflict,
     KubeError,
@@ -27,6 +28,7 @@ from watcher.kube.errors import (
 from watcher.kube.events import About, Reporter, report
 from watcher.kube.eviction import Eviction, Evictor, Outcome
 from watcher.kube.informer import Informer
+from watcher.kube.leases import LEASES, Election, Lease
 from watcher.kube.objects import (
     CONFIG_MAPS,
     EVENTS,
@@ -55,6 +57,7 @@ __all__ = [
     "CONFIG_MAPS",
     "EVENTS",
     "EVERYTHING",
+    "LEASES",
     "NODES",
     "NODE_METRICS",
     "PODS",
@@ -64,6 +67,7 @@ __all__ = [
     "ConfigMap",
     "Container",
     "CustomObject",
+    "Election",
     "Event",
     "Eviction",
     "Evictor",
@@ -79,6 +83,7 @@ __all__ = [
     "KubeRefused",
     "KubeUnauthorized",
     "KubeUnreachable",
+    "Lease",
     "Listing",
     "Metadata",
     "Node",
@@ -102,6 +107,7 @@ __all__ = [
     "key_of",
     "missing_rule",
     "nano",
+    "own_namespace",
     "remove_taint",
     "report",
     "set_condition",

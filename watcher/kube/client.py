@@ -206,8 +206,11 @@ class KubeClient:
                     raise KubeUnreachable(f"the watch of {resource.full_name} broke off within a line")
                 yield read_event(line, decoder, resource=resource)
 
-    async def may(self, verb: str, resource: Resource[Any], *, subresource: str = "") -> bool:
-        """Whether this account may `verb` all objects of a resource. Asking that (a SelfSubjectAccessReview) takes no
+    async def may(
+        self, verb: str, resource: Resource[Any], *, subresource: str = "", namespace: str = "", name: str = ""
+    ) -> bool:
+        """Whether this account may `verb` all objects of a resource, or those of a namespace, or the one of that name
+        in it. Asking that (a SelfSubjectAccessReview) takes no
         right of its own. Raises KubeError."""
         attributes = {
             "verb": verb,
@@ -215,6 +218,8 @@ class KubeClient:
             "version": resource.version,
             "resource": resource.plural,
             "subresource": subresource,
+            **({"namespace": namespace} if namespace else {}),
+            **({"name": name} if name else {}),
         }
         question = {
             "apiVersion": ACCESS_REVIEWS.group_version,
@@ -228,22 +233,34 @@ class KubeClient:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     async def patch(
-        self, resource: Resource[ItemT], key: str, change: object, *, kind: PatchKind, subresource: str = ""
+        self,
+        resource: Resource[ItemT],
+        key: str,
+        change: object,
+        *,
+        kind: PatchKind,
+        subresource: str = "",
+        manager: str = "",
     ) -> ItemT:
-        """Change one object, or what belongs to its `subresource` ("status"), and return what it is then.
+        """Change one object, or what belongs to its `subresource` ("status"), and return what it is then. Its managed
+        fields will say that `manager` wrote what is changed.
 
         A metadata.resourceVersion in the change makes it conditional: KubeConflict if that is not the object's version
         any more. Raises KubeNotFound if there is no such object, and other KubeErrors.
         """
         path = resource.path_of(key, subresource)
-        call = _Call(resource, "patch", path, "PATCH", subresource, body=change, content_type=kind.value)
+        written = {"fieldManager": manager} if manager else {}
+        call = _Call(resource, "patch", path, "PATCH", subresource, written, change, kind.value)
         async with self._translated(resource):
             return read_item(await self._ask(call), resource=resource)
 
-    async def add(self, resource: Resource[Any], content: object, *, namespace: str = "") -> None:
-        """Make an object, with the name that its metadata has. Raises KubeConflict if there is one of that name, and
-        other KubeErrors."""
-        call = _Call(resource, "create", resource.path_in(namespace), "POST", body=content)
+    async def add(
+        self, resource: Resource[Any], content: object, *, namespace: str = "", manager: str = ""
+    ) -> None:
+        """Make an object, with the name that its metadata has, written by `manager`. Its status, where that is a
+        subresource, stays empty. Raises KubeConflict if there is one of that name, and other KubeErrors."""
+        written = {"fieldManager": manager} if manager else {}
+        call = _Call(resource, "create", resource.path_in(namespace), "POST", parameters=written, body=content)
         async with self._translated(resource):
             await self._ask(call)
 

@@ -79,6 +79,14 @@ def find_access(
     )
 
 
+def own_namespace(service_account: Path = SERVICE_ACCOUNT) -> str:
+    """The namespace of this pod, "" where this is none."""
+    try:
+        return (service_account / "namespace").read_text().strip()
+    except OSError:
+        return ""
+
+
 # --- inside a cluster ------------------------------------------------------------------------------------------------
 
 

@@ -37,6 +37,7 @@ from watcher.kube import (
     KubeUnreachable,
     Node,
     NodeMetrics,
+    ObjectMetadata,
     find_access,
     key_of,
     nano,
@@ -228,10 +229,10 @@ class MetricsServerProvider:
         """How large the cluster's nodes are."""
         return await asyncio.to_thread(capacities_of, dict(self._nodes.objects))
 
-    def labels(self, node: str) -> Mapping[str, str]:
-        """Those of a node of the cluster, none where it is not known."""
+    def node_metadata(self, node: str) -> ObjectMetadata | None:
+        """Who a node of the cluster is; None where there is no such node."""
         known = self._nodes.objects.get(node)
-        return {} if known is None else known.metadata.labels
+        return None if known is None else known.metadata
 
     def _had(self) -> list[str]:
         return [key for key in self.keys if key in RESOURCES]

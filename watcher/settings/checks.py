@@ -292,6 +292,12 @@ def _metrics(settings: Settings) -> Iterator[Conflict]:
 
 
 def _koordinator(settings: Settings) -> Iterator[Conflict]:
+    wanted, provider = settings.kubernetes.node_names, settings.provider.name
+    unread = wanted == "off" or (wanted == "auto" and provider == "host")
+    if settings.koordinator.publish and unread and provider != "metrics-server":
+        message = f"is true, and the nodes of the cluster are not read ({_is(settings, 'kubernetes.node_names')})"
+        cure = 'set kubernetes.node_names = "on", or leave koordinator.publish out'
+        yield Conflict(("koordinator.publish", "kubernetes.node_names", "provider.name"), message, cure)
     served = {window.seconds for window in settings.refresh.windows}
     koordinator = settings.koordinator
     named = {"koordinator.aggregate_durations": [each.seconds for each in koordinator.aggregate_durations or ()]}

@@ -798,6 +798,23 @@ class KoordinatorSettings(Table):
             example='[{ names = ["gpu-*"], labels = { pool = "gpu" }, report_interval = "30s" }]',
         ),
     )
+    publish: bool = field(
+        default=False,
+        metadata=about(
+            values.BOOLEAN,
+            "Write NodeMetrics to the cluster, where koord-scheduler looks for them (docs/koordinator.md, with the "
+            "rights that it takes). Nodes that a koordlet reports are left to it.",
+        ),
+    )
+    lease_namespace: str | None = field(
+        default=None,
+        metadata=about(
+            values.TEXT,
+            "Namespace of the Lease load-watcher-nodemetrics, by which replicas agree on who writes. Not set: that of "
+            "this pod, or default.",
+            example='"load-watcher"',
+        ),
+    )
 
 
 @dataclass(frozen=True, repr=False)

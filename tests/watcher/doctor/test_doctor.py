@@ -24,7 +24,7 @@ from rich.console import Console
 import watcher
 from tests.conftest import RunService
 from tests.doctor import Told, doctor
-from tests.fakes.kube import NODE_METRICS, NODES, POD_METRICS, PODS, FakeKube, Fault
+from tests.fakes.kube import LEASES, NODE_METRICS, NODES, POD_METRICS, PODS, FakeKube, Fault
 from tests.fakes.kube_rules import status_object
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, matrix, told, until_hung_up, vector
 from tests.real.parts import REPOSITORY, free_port, make_certificates
@@ -32,6 +32,7 @@ from watcher import cli
 from watcher.doctor import pages
 from watcher.doctor.examination import Check, Examination, aside, examine
 from watcher.doctor.results import Report, Result, Status, fail, ok, skipped, warn
+from watcher.node_metric_publisher import LEASE
 from watcher.store import database_at, upgrade
 
 
@@ -616,6 +617,32 @@ def test_rights_of_the_extender_are_those_of_its_profiles(tmp_path: Path):
         said = kube(server, "--config", "s.toml", "--set", "refresh.pods=off")
     assert 'resources: ["pods/binding"]' in said.one("permissions", "fail", "may not create pods/binding").cure
     said.one("permissions", "warn", "may not watch pods, which is for what the extender")
+
+
+def test_rights_for_node_metrics_are_those_of_who_writes_and_who_reads_them(tmp_path: Path):
+    """To write them all verbs and a Lease of our own; to read them two."""
+    reading = 'plugins = [ { name = "LoadAwareScheduling", args = { nodeMetricSource = "cluster" } } ]'
+    (tmp_path / "s.toml").write_text(
+        f'[koordinator]\npublish = true\nlease_namespace = "here"\n[scheduler.one]\n{reading}'
+    )
+    metrics = "slo.koordinator.sh/v1alpha1/nodemetrics"
+    with FakeKube(forbidden={("patch", f"{metrics}/status"), ("patch", LEASES), ("watch", metrics)}) as server:
+        server.node("node-1")
+        server.usage("node-1", time=now())
+        said = kube(server, "--config", "s.toml", "--set", "refresh.pods=off")
+        asked = [
+            about
+            for each in server.asked
+            if each.resource.endswith("selfsubjectaccessreviews")
+            and (about := each.body["spec"]["resourceAttributes"])["resource"] == "leases"
+        ]
+    told = "watch nodemetrics.slo.koordinator.sh, patch nodemetrics/status.slo.koordinator.sh, patch leases"
+    writing = said.one("permissions", "fail", told, "writing NodeMetrics")
+    assert '{apiGroups: ["slo.koordinator.sh"], resources: ["nodemetrics/status"], verbs: ["patch"]}' in writing.cure
+    said.one("permissions", "fail", "may not watch nodemetrics.slo.koordinator.sh, which is for NodeMetrics of the")
+    assert [("create", "here", ""), ("get", "here", LEASE), ("patch", "here", LEASE)] == [
+        (about["verb"], about["namespace"], about.get("name", "")) for about in asked
+    ]
 
 
 def test_metrics_server_is_not_installed_or_not_ready():

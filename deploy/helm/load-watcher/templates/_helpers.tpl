@@ -30,7 +30,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* Whether pods use the Kubernetes API; "" if not. */}}
 {{- define "load-watcher.asksKubernetes" -}}
-{{- if or .Values.rbac.nodes .Values.scheduler.enabled (include "load-watcher.metricsServer" .) }}true{{ end -}}
+{{- if or .Values.rbac.nodes .Values.rbac.nodeMetrics .Values.scheduler.enabled (include "load-watcher.metricsServer" .) (include "load-watcher.publishes" .) }}true{{ end -}}
+{{- end -}}
+
+{{/* Whether NodeMetrics are written to the cluster; "" if not. */}}
+{{- define "load-watcher.publishes" -}}
+{{- if (default dict .Values.config.koordinator).publish }}true{{ end -}}
 {{- end -}}
 
 {{/* Whether a profile binds pods; "" if none does. */}}
