@@ -254,9 +254,7 @@ class KubeClient:
         async with self._translated(resource):
             return read_item(await self._ask(call), resource=resource)
 
-    async def add(
-        self, resource: Resource[Any], content: object, *, namespace: str = "", manager: str = ""
-    ) -> None:
+    async def add(self, resource: Resource[Any], content: object, *, namespace: str = "", manager: str = "") -> None:
         """Make an object, with the name that its metadata has, written by `manager`. Its status, where that is a
         subresource, stays empty. Raises KubeConflict if there is one of that name, and other KubeErrors."""
         written = {"fieldManager": manager} if manager else {}
