@@ -27,12 +27,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import msgspec
 
 from agent.cgroups import Quota
 from agent.model import Original, Released
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 APPLICATION_ID = 0x4C574147
 """LWAG, in the header of the file."""
@@ -351,16 +355,25 @@ class Audit:
 
     # --- whatever else -----------------------------------------------------------------------------------------------
 
-    def keep(self, name: str, value: bytes) -> None:
-        """Remember something under this name, in the place of what was there."""
+    def keep(self, name: str, value: object) -> None:
+        """Remember something under this name, in the place of what was there: anything that msgspec writes as JSON (the
+        ledger of what is in flight, the analyzer's counters)."""
         with self._transaction():
-            self._connection.execute("INSERT OR REPLACE INTO kept (name, value) VALUES (?, ?)", (name, value))
+            encoded = msgspec.json.encode(value)
+            self._connection.execute("INSERT OR REPLACE INTO kept (name, value) VALUES (?, ?)", (name, encoded))
 
-    def kept(self, name: str) -> bytes | None:
-        """What was kept under this name."""
+    def kept(self, name: str, kind: type[T]) -> T | None:
+        """What was kept under this name; None if there is nothing, or nothing of this kind: an earlier version of the
+        agent may have kept something else, and whatever needs it must be able to begin without."""
         with self._reading() as connection:
             row = connection.execute("SELECT value FROM kept WHERE name = ?", (name,)).fetchone()
-            return None if row is None else bytes(row[0])
+        if row is None:
+            return None
+        try:
+            return msgspec.json.decode(row[0], type=kind)
+        except msgspec.DecodeError as error:
+            log.warning("what the audit file keeps as %s cannot be read, and is passed over: %s", name, error)
+            return None
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

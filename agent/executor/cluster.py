@@ -130,13 +130,15 @@ class Cluster:
 
     # --- the node ----------------------------------------------------------------------------------------------------
 
-    async def set_scheduling(self, step: SchedulingStep) -> str:
-        """Taint and condition, or neither; returns what is wrong, "" for nothing. Raises nothing."""
+    async def set_scheduling(self, step: SchedulingStep) -> tuple[bool, str]:
+        """Taint and condition, or neither; returns whether the taint was not so before, and what is wrong, "" for
+        nothing. Raises nothing."""
+        changed = False
         try:
             if step.disable:
-                await add_taint(self._client, self.node, Taint(SCHEDULING_TAINT, TAINT_EFFECT))
+                changed = await add_taint(self._client, self.node, Taint(SCHEDULING_TAINT, TAINT_EFFECT))
             else:
-                await remove_taint(self._client, self.node, key=SCHEDULING_TAINT, effect=TAINT_EFFECT)
+                changed = await remove_taint(self._client, self.node, key=SCHEDULING_TAINT, effect=TAINT_EFFECT)
             await set_condition(
                 self._client,
                 self.node,
@@ -147,8 +149,8 @@ class Cluster:
                 message=step.reason,
             )
         except KubeError as error:
-            return f"{error}. {error.hint}" if error.hint else str(error)
-        return ""
+            return changed, f"{error}. {error.hint}" if error.hint else str(error)
+        return changed, ""
 
     # --- telling -----------------------------------------------------------------------------------------------------
 

@@ -98,8 +98,7 @@ class Executor:
         self._brake: Enforcement | None = None
         self._owed: SchedulingStep | None = None
         if cluster is not None:
-            kept = audit.kept(ENFORCEMENT_KEPT)
-            cluster.controls.last = self._brake = None if kept is None else Enforcement(kept.decode())
+            cluster.controls.last = self._brake = audit.kept(ENFORCEMENT_KEPT, Enforcement)
 
     # --- one plan ----------------------------------------------------------------------------------------------------
 
@@ -136,7 +135,7 @@ class Executor:
         audit = self._means.audit
         if await asyncio.to_thread(audit.remembered):
             return True
-        return await asyncio.to_thread(audit.kept, TAINTED_KEPT) == b"1"
+        return await asyncio.to_thread(audit.kept, TAINTED_KEPT, bool) is True
 
     async def _stance(self, state: State) -> tuple[Stance, str]:
         if not self._permissions.enforce:
@@ -158,7 +157,7 @@ class Executor:
         log.info("enforcement in this cluster is %s", brake or "not said")
         self._brake = brake
         try:
-            await asyncio.to_thread(self._means.audit.keep, ENFORCEMENT_KEPT, (brake or Enforcement.ON).encode())
+            await asyncio.to_thread(self._means.audit.keep, ENFORCEMENT_KEPT, brake or Enforcement.ON)
         except AuditError as error:
             log.warning("%s", _told(error))
 
@@ -229,7 +228,7 @@ class _Run:
     async def put_everything_back(self) -> tuple[PutBack, ...]:
         """Quotas, and the taint if there is one of ours. Raises AuditError."""
         found = await asyncio.to_thread(self.means.quotas.put_all_back, reason=self.why, cycle=self.cycle)
-        tainted = await asyncio.to_thread(self.means.audit.kept, TAINTED_KEPT) == b"1"
+        tainted = await asyncio.to_thread(self.means.audit.kept, TAINTED_KEPT, bool)
         if self.means.cluster is not None and tainted:
             self.results.append(await self._scheduling(SchedulingStep(disable=False, reason=self.why)))
         return found
@@ -341,12 +340,16 @@ class _Run:
         after = {"schedulingDisabled": step.disable}
         deed = Deed(time=self.means.clock(), kind=step.kind, cycle=self.cycle, reason=step.reason, after=after)
         begun = await asyncio.to_thread(audit.begin, deed)
-        await asyncio.to_thread(audit.keep, TAINTED_KEPT, b"1")
-        wrong = await cluster.set_scheduling(step)
+        await asyncio.to_thread(audit.keep, TAINTED_KEPT, True)
+        changed, wrong = await cluster.set_scheduling(step)
         outcome = Outcome.FAILED if wrong else Outcome.DONE
         await asyncio.to_thread(audit.finish, begun, outcome, now=self.means.clock(), message=wrong)
         if not wrong and not step.disable:
-            await asyncio.to_thread(audit.keep, TAINTED_KEPT, b"0")
+            await asyncio.to_thread(audit.keep, TAINTED_KEPT, False)
+        if changed:
+            reason = "SchedulingDisabled" if step.disable else "SchedulingEnabled"
+            what = "new pods are kept away" if step.disable else "new pods are welcome again"
+            await cluster.tell(None, reason=reason, message=f"{what}: {step.reason}", warning=step.disable)
         return Result(step, Fate.FAILED if wrong else Fate.DONE, wrong, begun.id)
 
     # --- telling -----------------------------------------------------------------------------------------------------
@@ -357,21 +360,12 @@ class _Run:
             await self.means.cluster.tell(about, reason=reason, message=message, warning=warning)
 
     async def _tell_node(self) -> None:
-        """One Event of what the node's users feel: evictions, and new pods kept away or not any more."""
-        cluster = self.means.cluster
-        if cluster is None:
-            return
-        evicted = [each.step.pod for each in self.results if each.fate is Fate.DONE and each.step.kind == "evict"]
-        if evicted:
-            reasons = sorted({each.step.reason for each in self.results if each.step.kind == "evict"})
-            message = f"evicted {', '.join(evicted)}: {'; '.join(reasons)}"
-            await cluster.tell(None, reason="AvoidanceTriggered", message=message)
-        for each in self.results:
-            if isinstance(each.step, SchedulingStep) and each.fate is Fate.DONE:
-                reason = "AvoidanceTriggered" if each.step.disable else "RestoreTriggered"
-                what = "new pods are kept away" if each.step.disable else "new pods are welcome again"
-                message = f"{what}: {each.step.reason}"
-                await cluster.tell(None, reason=reason, message=message, warning=each.step.disable)
+        """One Event of all evictions."""
+        evicted = [each.step for each in self.results if each.fate is Fate.DONE and isinstance(each.step, EvictStep)]
+        if self.means.cluster is not None and evicted:
+            reasons = sorted({each.reason for each in evicted})
+            message = f"evicted {', '.join(each.pod for each in evicted)}: {'; '.join(reasons)}"
+            await self.means.cluster.tell(None, reason="PodsEvicted", message=message)
 
 
 def _told(error: AuditError) -> str:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.analyzer import Memory, RuleMemory
 from agent.audit import Audit, AuditError, Deed, Filter, Outcome, json_lines
 from agent.cgroups import Quota
+from agent.ledger import InFlight, Ledger
 from agent.model import Original
 
 NOW = 1_700_000_000.0
@@ -167,14 +169,20 @@ def test_what_was_put_back_or_ended_is_forgotten(audit: Audit):
     assert not audit.remembered()
 
 
-def test_anything_can_be_kept_over_a_restart(tmp_path: Path):
+def test_ledger_and_counters_are_kept_over_a_restart(tmp_path: Path):
+    """And what cannot be read any more is as if it had never been there."""
+    ledger = (InFlight("throttle", "shop/a", "u", NOW, NOW + 30.0, "c", 0.5, {"cpu": 500.0}),)
+    memory = Memory({"cpu.high": RuleMemory(above=3)}, last_triggered=NOW, keeps_away=True)
     audit = opened(tmp_path / "agent.db")
-    assert audit.kept("ledger") is None
-    audit.keep("ledger", b"[1]")
-    audit.keep("ledger", b"[2]")
+    assert audit.kept("ledger", Ledger) is None
+    for value in ((), ledger):
+        audit.keep("ledger", value)
+    audit.keep("memory", memory)
     audit.close()
     audit = opened(tmp_path / "agent.db")
-    assert b"[2]" == audit.kept("ledger")
+    assert ledger == audit.kept("ledger", Ledger)
+    assert memory == audit.kept("memory", Memory)
+    assert audit.kept("memory", Ledger) is None
     audit.close()
 
 

@@ -62,7 +62,7 @@ def test_a_victim_goes_with_its_grace_and_everybody_is_told(node: FakeNode, serv
     assert [Fate.DONE] == fates(report)
     assert ["shop/p0"] == going(server)
     assert 7 == server.content(PODS, "shop/p0")["metadata"]["deletionGracePeriodSeconds"]
-    assert [("Pod", "p0", "Evicted"), ("Node", "node-1", "AvoidanceTriggered")] == events(server)
+    assert [("Pod", "p0", "Evicted"), ("Node", "node-1", "PodsEvicted")] == events(server)
     (deed,) = node.deeds()
     assert (Outcome.DONE, "ReplicaSet/r0", {"memory": 1e9}) == (deed.outcome, deed.owner, deed.planned)
     assert {"cpu": 1000.0, "memory": 1e9} == deed.used
