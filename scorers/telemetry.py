@@ -53,7 +53,7 @@ class SchedulerTelemetry:
     def answered(self, profile: str, verb: str, seconds: float) -> None:
         """A request to one of the profiles was answered, well or not."""
         self._answers.observe(seconds, profile, verb)
-        if not any(self._table.measures(kind) for kind in (MetricType.CPU, MetricType.MEMORY)):
+        if verb != "bind" and not any(self._table.measures(kind) for kind in (MetricType.CPU, MetricType.MEMORY)):
             self._blind[profile, verb] += 1
 
     def unknown(self, profile: str, nodes: int) -> None:

@@ -38,7 +38,7 @@ CHECKS = (
     Check("kubernetes", cluster.kubernetes, needs=("settings",)),
     Check("permissions", cluster.permissions, needs=("kubernetes",)),
     Check("nodes", cluster.nodes, needs=("source", "kubernetes")),
-    Check("scheduler", scheduler.scheduler, after=("settings",)),
+    Check("scheduler", scheduler.scheduler, after=("settings", "service")),
 )
 """All checks, in the order in which they are told."""
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from watcher.doctor.plugins import PluginUse
 from watcher.doctor.results import Result, fail, some, warn
@@ -31,6 +33,8 @@ PATH = re.compile(r"/+scheduler/+(?P<profile>[^/]+)(?P<rest>(?:/.*)?)")
 ADDRESS = "http://load-watcher.load-watcher.svc:2020/scheduler/default"
 SHORTEST_S, LONGEST_S, DEFAULT_S = 0.05, 1.0, 5.0
 """All plug-ins over 5,000 nodes take up to 25 ms here (docs/performance.md), and the way takes its time."""
+DURATIONS = "load_watcher_scheduler_request_duration_seconds_bucket"
+RARE, ENOUGH = 0.01, 100
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h))+")
 
@@ -45,11 +49,13 @@ class OwnProfile:
 
 @dataclass(frozen=True, slots=True)
 class OwnService:
-    """What our settings say of what is asked. `client_ca`: whether clients' certificates are verified."""
+    """What our settings say of what is asked. `client_ca`: whether clients' certificates are verified. `slow` by
+    profile: longer than so many seconds takes more than one in a hundred requests, where a running service tells."""
 
     profiles: Mapping[str, OwnProfile]
     tls: bool = False
     client_ca: bool = False
+    slow: Mapping[str, float] = field(default_factory=dict)
 
 
 def is_ours(extender: Any) -> bool:
@@ -75,7 +81,7 @@ def judge(extenders: Any, service: OwnService | None) -> Iterator[Result]:
             yield from _fields(each, where)
             yield from _address(each, where, service)
             yield from _verbs(each, where)
-            yield from _waiting(each, where)
+            yield from _waiting(each, where, slow={} if service is None else service.slow)
 
 
 def _fields(extender: Mapping[str, Any], where: str) -> Iterator[Result]:
@@ -188,7 +194,7 @@ def _verbs(extender: Mapping[str, Any], where: str) -> Iterator[Result]:
         yield warn(told, "leave managedResources out")
 
 
-def _waiting(extender: Mapping[str, Any], where: str) -> Iterator[Result]:
+def _waiting(extender: Mapping[str, Any], where: str, *, slow: Mapping[str, float]) -> Iterator[Result]:
     if extender.get("filterVerb") and extender.get("ignorable") is not True:
         told = f"{where}: it is not ignorable, so that no pod is scheduled while load-watcher is away"
         yield warn(told, "set ignorable: true")
@@ -197,15 +203,38 @@ def _waiting(extender: Mapping[str, Any], where: str) -> Iterator[Result]:
         yield warn(told, "set nodeCacheCapable: true, names are enough")
     given = extender.get("httpTimeout")
     seconds = _seconds(given)
+    path = PATH.search(str(extender["urlPrefix"]))
+    longer = slow.get(path["profile"], 0.0) if path is not None else 0.0
     if seconds is None:
         yield fail(f'{where}: httpTimeout "{shown(str(given))}" is no duration', "write it like 200ms")
     elif seconds > LONGEST_S:
         default = " (there is no httpTimeout)" if given is None else ""
         told = f"{where}: each pod waits up to {seconds:g} s{default} while load-watcher hangs"
         yield warn(told, "set httpTimeout: 200ms")
+    elif seconds <= longer:
+        told = f"{where}: it is waited for {1000 * seconds:g} ms, and more than one request in a hundred takes longer"
+        yield warn(told, f"set httpTimeout to more than {1000 * longer:g} ms; docs/performance.md says what to expect")
     elif seconds < SHORTEST_S:
         told = f"{where}: it is waited for {1000 * seconds:g} ms, in which a large cluster may not be ranked"
         yield warn(told, "set httpTimeout: 200ms")
+
+
+def slow_answers(exposition: str) -> dict[str, float]:
+    """From the page /metrics of a running service: the largest bound (seconds) by profile that more than one in a
+    hundred of its requests exceed, of each verb; 0 where there were fewer than a hundred."""
+    lines = [line for line in exposition.splitlines() if line.startswith(DURATIONS)]
+    counts: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for family in text_string_to_metric_families("\n".join([*lines, ""])):
+        for sample in family.samples:
+            labels = sample.labels
+            key = labels.get("profile", ""), labels.get("verb", "")
+            counts.setdefault(key, []).append((float(labels.get("le", "inf")), sample.value))
+    found: dict[str, float] = {}
+    for (profile, _), buckets in counts.items():
+        total = max(count for _, count in buckets)
+        exceeded = [bound for bound, count in buckets if total >= ENOUGH and count < (1.0 - RARE) * total]
+        found[profile] = max(found.get(profile, 0.0), *exceeded, 0.0)
+    return found
 
 
 def _seconds(given: Any) -> float | None:

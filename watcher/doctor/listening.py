@@ -48,6 +48,13 @@ class Serving:
     url: str
 
 
+@dataclass(frozen=True, slots=True)
+class Exposition:
+    """The page /metrics of the running service, "" where it does not let us read it."""
+
+    text: str
+
+
 # --- the port --------------------------------------------------------------------------------------------------------
 
 
@@ -162,7 +169,11 @@ async def service(examination: Examination) -> Sequence[Result]:
                 cure = "check --url; the Go load-watcher is not asked either, it has no /healthz: docs/migrating.md"
                 return [fail(f"what answers at {where} is no load-watcher", cure)]
             token = await aside(lambda: token_of(found))
-            return [*await _states(session, url, token=token), *await _findings(session, url, token=token)]
+            results = [*await _states(session, url, token=token), *await _findings(session, url, token=token)]
+            with suppress(aiohttp.ClientError, OSError):  # it has told what it should
+                status, page = await _get(session, f"{url}/metrics", token=token)
+                examination.leave(Exposition(page.decode(errors="replace") if status == 200 else ""))
+            return results
     except (aiohttp.ClientError, OSError) as error:
         cure = "is it running, and is its address right? From inside a pod it may be another one"
         return [fail(f"{where} does not answer: {_reason(error)}", cure)]

@@ -22,6 +22,7 @@ import yaml
 
 from watcher.doctor import circles, extenders
 from watcher.doctor.examination import Examination, aside
+from watcher.doctor.listening import Exposition
 from watcher.doctor.plugins import PluginUse, use_of_profile, use_of_table
 from watcher.doctor.results import Result, fail, ok, skipped, some, warn
 from watcher.providers.asking import shown, without_credentials
@@ -81,7 +82,7 @@ async def scheduler(examination: Examination) -> Sequence[Result]:
     over by `from`, and what evicts beside them."""
     settings = examination.find(Settings)
     own = [] if settings is None else [await _own(name, table, examination.cwd) for name, table in _tables(settings)]
-    service = _service(settings, own) if settings is not None and own else None
+    service = _service(settings, own, examination.find(Exposition)) if settings is not None and own else None
     results = [result for profile in own for result in profile.results]
     profiles = [circles.Profile(f"[scheduler.{each.name}]", each.use) for each in own if each.use is not None]
     for path, text in await _texts(examination.scheduler_files, "kube-scheduler gets by --config", results):
@@ -163,10 +164,11 @@ async def _own(name: str, table: Mapping[str, Any], cwd: Path) -> _Own:
     return _Own(name, bind, uses[0] if len(uses) == 1 else None, _of_file(path, found))
 
 
-def _service(settings: Settings, own: Sequence[_Own]) -> extenders.OwnService:
+def _service(settings: Settings, own: Sequence[_Own], running: Exposition | None) -> extenders.OwnService:
     profiles = {each.name: extenders.OwnProfile(each.bind, each.use) for each in own}
     server = settings.server
-    return extenders.OwnService(profiles, tls=bool(server.tls_cert), client_ca=bool(server.tls_client_ca))
+    slow = {} if running is None else extenders.slow_answers(running.text)
+    return extenders.OwnService(profiles, bool(server.tls_cert), bool(server.tls_client_ca), slow)
 
 
 def profiles_in(content: str | bytes, name: str) -> list[circles.Profile]:

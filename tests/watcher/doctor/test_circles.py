@@ -212,7 +212,7 @@ def test_the_command_holds_the_settings_against_what_evicts(tmp_path: Path, monk
     asking = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     profile = {"schedulerName": "x", "plugins": {"score": {"enabled": [{"name": "TargetLoadPacking"}]}}}
     (tmp_path / "k.yaml").write_text(yaml.safe_dump({**asking, "profiles": [profile], "extenders": [extender]}))
-    asked = doctor("--config", "s.toml", "--scheduler-config", "k.yaml")
+    asked = doctor("--config", "s.toml", "--scheduler-config", "k.yaml", "--url", "http://127.0.0.1:1")
     asked.one("scheduler", "fail", "k.yaml: extender http://lw:2020/scheduler/defalt", "did you mean default?")
     alone = doctor("--scheduler-config", "k.yaml")
     alone.one("scheduler", "skipped", "k.yaml: what its extender asks is not in these settings")

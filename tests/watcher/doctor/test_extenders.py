@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from tests.watcher.doctor.test_scheduler import ODD
-from watcher.doctor.extenders import OwnProfile, OwnService
+from watcher.doctor.extenders import DURATIONS, OwnProfile, OwnService, slow_answers
 from watcher.doctor.plugins import use_of
 from watcher.doctor.results import Result, Status
 from watcher.doctor.scheduler import judge
+from watcher.telemetry import Telemetry, Timings
 
 GOOD: Mapping[str, Any] = {
     "urlPrefix": "http://load-watcher.load-watcher.svc:2020/scheduler/default",
@@ -163,3 +164,40 @@ def test_a_password_in_the_address_is_not_shown() -> None:
     found = told({"urlPrefix": "http://user:s3cret@lw:2020/scheduler/nobody", "weight": 0})
     assert found
     assert "s3cret" not in str(found)
+
+
+def page(*durations: float) -> str:
+    """What a running service tells of these requests."""
+    timings = Timings(
+        DURATIONS.removeprefix("load_watcher_").removesuffix("_bucket"), "…", ("profile", "verb"), (0.1, 0.2)
+    )
+    for seconds in durations:
+        timings.observe(seconds, "default", "prioritize")
+    timings.observe(9.0, "default", "filter")
+    telemetry = Telemetry(version="1")
+    telemetry.add(timings)
+    return telemetry.exposition().decode()
+
+
+@pytest.mark.parametrize(
+    ("durations", "expected"),
+    [
+        ([0.05] * 98 + [0.3] * 2, 0.2),
+        ([0.05] * 99 + [0.3], 0.0),
+        ([0.15] * 100, 0.1),
+        ([0.3] * 99, 0.0),
+    ],
+    ids=["two of a hundred", "one of a hundred", "all", "too few"],
+)
+def test_what_a_running_service_takes_is_read_from_its_metrics(durations: list[float], expected: float) -> None:
+    """By verb; a hundred requests are needed to say anything of one in a hundred."""
+    assert {"default": expected} == slow_answers(page(*durations))
+
+
+def test_a_timeout_that_requests_exceed_is_named() -> None:
+    """By profile."""
+    slow = OwnService({"default": OwnProfile(plugins=PACKING)}, slow={"default": 0.2, "other": 5.0})
+    (found,) = told({}, slow)
+    assert "it is waited for 200 ms, and more than one request in a hundred takes longer" in found.what
+    assert "more than 200 ms" in found.cure
+    assert [] == told({"httpTimeout": "250ms"}, slow)
