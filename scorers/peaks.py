@@ -1,6 +1,7 @@
 """Peaks: put the pod where it raises the power draw least (reference/trimaran.md, 7).
 
-A node draws K0 + K1 * e^(K2 * x) watts at x percent of CPU. With the pod's request on it the node would be at
+A node draws K0 + K1 * e^(K2 * x) watts at x percent of CPU. With the pod's request on it, to which its overhead belongs
+where it asks for any CPU at all, the node would be at
 
     predicted = current + 100 * request / capacity        percent
     rise      = K1 * (e^(K2 * predicted) - e^(K2 * current))        watts
@@ -15,7 +16,9 @@ have no metrics all score 0, and other plug-ins decide.
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,7 +27,7 @@ import numpy.typing as npt
 
 from scorers.arguments import Arguments, ArgumentsError
 from scorers.framework import NO_ORDER, Scores, mostly
-from scorers.resources import CPU
+from scorers.resources import CPU, amounts
 from scorers.table import PodInfo, Table
 from watcher.model import MetricType
 
@@ -51,12 +54,19 @@ class PeaksArgs(Arguments, frozen=True, kw_only=True, forbid_unknown_fields=True
     WatcherAddress: str = ""
 
     def problems(self) -> list[str]:
-        """Models that overflow between 0 and 100 percent."""
-        return [
-            f"NodePowerModel.{name}: k2 {model.k2:g} is too large, at 100 percent the power would be no number"
-            for name, model in sorted(self.NodePowerModel.items())
-            if abs(model.k2) * 100.0 > LARGEST_EXPONENT
-        ]
+        """Models that are no numbers, or whose power is none between 0 and 100 percent."""
+        models = sorted(self.NodePowerModel.items())
+        return [f"NodePowerModel.{name}{what}" for name, model in models for what in _wrong_with(model)]
+
+
+def _wrong_with(model: PowerModel) -> Iterator[str]:
+    values = {"k0": model.k0, "k1": model.k1, "k2": model.k2}
+    if odd := {key: value for key, value in values.items() if not math.isfinite(value)}:
+        yield from (f".{key}: must be a number (given: {value})" for key, value in odd.items())
+    elif abs(model.k2) * 100.0 > LARGEST_EXPONENT:
+        yield f": k2 {model.k2:g} is too large, at 100 percent the power would be no number"
+    elif not math.isfinite(model.k1 * math.exp(max(model.k2, 0.0) * 100.0)):
+        yield f": k1 {model.k1:g} is too large, at 100 percent the power would be no number"
 
 
 def rises(models: F64, current: F64, predicted: F64) -> F64:
@@ -97,8 +107,9 @@ class Peaks:
         if self.fallback(table, now=now) or not mostly(~np.isnan(current)):
             why = "most nodes have no metrics: 0 for every node"
             return Scores(np.zeros(len(rows)), {"cpu load %": current}, {"fallback": NO_ORDER}, lambda _: why)
+        request = _request(pod)
         with np.errstate(divide="ignore", invalid="ignore"):
-            added = np.where(capacity > 0, 100.0 * pod.requests.get(CPU, 0) / capacity, np.nan)
+            added = np.where(capacity > 0, 100.0 * request / capacity, np.nan)
         predicted = current + added
         rise = rises(self._of_rows(table)[rows], current, np.where(predicted > 100.0, np.nan, predicted))
         values = np.nan_to_num(normalised(rise), nan=0.0)
@@ -113,7 +124,7 @@ class Peaks:
                 return "no power model, or no capacity, of this node: 0"
             return f"from {current[i]:.1f} to {predicted[i]:.1f} % of cpu takes {rise[i]:.3g} W: {values[i]:.0f}"
 
-        return Scores(values, steps, {"podRequest": pod.requests.get(CPU, 0)}, reason)
+        return Scores(values, steps, {"podRequest": request}, reason)
 
     def fallback(self, table: Table, *, now: float) -> str:
         """No order of its own, where the CPU of most nodes is not measured."""
@@ -127,6 +138,12 @@ class Peaks:
             self._rows = np.array(found, dtype=np.float64).reshape(len(table.names), 2)
             self._names = list(table.names)
         return self._rows
+
+
+def _request(pod: PodInfo) -> int:
+    """Of CPU; an overhead alone is none."""
+    request, overhead = pod.requests.get(CPU, 0), amounts(pod.pod.spec.overhead).get(CPU, 0)
+    return request if request != overhead else 0
 
 
 def _models_of_file() -> dict[str, PowerModel]:

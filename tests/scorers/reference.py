@@ -118,6 +118,17 @@ def risk_score(node: NodeState, pod: PodInfo, resource: str, *, margin: float, s
     return (1 - (mu + min(margin * sigma, 1.0)) / 2) * 100
 
 
+def document_score(node: NodeState, request: int, recent: int, resource: str, *, margin: float) -> float | None:
+    """KEP-61, of one resource; `recent` is what the pods that are not measured yet request."""
+    percent, has = node.percent(KINDS[resource]), node.has.get(resource, 0)
+    if percent is None:
+        return None
+    if has == 0:
+        return 0.0
+    mean = min(percent / 100 + (request + recent) / has, 1.0)
+    return (1 - min(mean + margin * node.load.get((KINDS[resource], "STD"), 0.0) / 100, 1.0)) * 100
+
+
 # --- LowRiskOverCommitment -------------------------------------------------------------------------------------------
 
 
@@ -131,12 +142,12 @@ def limit_risk(node: NodeState, pod: PodInfo, resource: str) -> float:
 # --- Peaks -----------------------------------------------------------------------------------------------------------
 
 
-def rise_in_watts(node: NodeState, pod: PodInfo, model: tuple[float, float] | None) -> float | None:
-    """None where the node is to be avoided: nothing is known of it, or it has no room."""
+def rise_in_watts(node: NodeState, request: int, model: tuple[float, float] | None) -> float | None:
+    """By so many millicores; None where the node is to be avoided: nothing is known of it, or it has no room."""
     percent, has = node.percent("CPU"), node.has.get("cpu", 0)
     if percent is None or has == 0 or model is None:
         return None
-    predicted = percent + 100 * pod.requests.get("cpu", 0) / has
+    predicted = percent + 100 * request / has
     if predicted > 100:
         return None
     k1, k2 = model

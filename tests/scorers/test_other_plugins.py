@@ -95,6 +95,23 @@ def test_the_models_may_stand_in_a_file(tmp_path, monkeypatch):
         make(Peaks, {"NodePowerModel": {"a": {**MODEL, "k2": 90}}}, Table())
 
 
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"k1": math.nan}, "NodePowerModel.a.k1: must be a number (given: nan)"),
+        ({"k0": math.inf}, "NodePowerModel.a.k0: must be a number (given: inf)"),
+        ({"k2": math.nan}, "NodePowerModel.a.k2: must be a number (given: nan)"),
+        ({"k1": 1e300, "k2": 6.9}, "NodePowerModel.a: k1 1e+300 is too large"),
+        ({"k2": -90.0}, "NodePowerModel.a: k2 -90 is too large"),
+    ],
+)
+def test_a_model_that_is_no_number_is_named(model, said):
+    """TOML and YAML have NaN and infinity; a node with such a model would be nowhere in the order."""
+    with pytest.raises(ValueError, match="arguments of Peaks") as caught:
+        make(Peaks, {"NodePowerModel": {"a": {**MODEL, **model}}}, Table())
+    assert said in str(caught.value)
+
+
 def test_a_load_beyond_all_of_the_cpu_takes_no_power_and_warns_of_nothing():
     """Measured load may go above 100 percent, where a steep model is no number any more."""
     cluster = table([node("a", {"cpu": "1"})], loads=load({"a": {("CPU", "AVG"): 150.0}}))

@@ -131,6 +131,29 @@ def test_risk(of: Cluster, asking: PodInfo, margin: float, sensitivity: float) -
         assert found.values[i] == int(found.values[i])
 
 
+@given(
+    clusters(least=1),
+    st.integers(0, 9000),
+    st.sampled_from([0.0, 1.0, 2.5]),
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 90), st.integers(1, 3000)), max_size=4),
+)
+def test_risk_of_the_document(of: Cluster, request: int, margin: float, recent: list[tuple[int, int, int]]) -> None:
+    """With the requests of pods that no measurement contains yet."""
+    cluster = of.table(of.loads)
+    plugin, _ = make(LoadVariationRiskBalancing, {"formula": "kep", "safeVarianceMargin": margin}, cluster)
+    missing = dict.fromkeys(of.names, 0)
+    for i, (where, age, of_recent) in enumerate(recent):
+        name = of.names[where % len(of.names)]
+        cluster.set_pod(None, pod(f"r{i}", node=name, containers=[cpu(of_recent, 0)], scheduled=NOW - age), now=NOW)
+        missing[name] += of_recent if age < 60 else 0
+    found = plugin.score(info(containers=[cpu(request, 0)]), cluster, rows(cluster, *of.names), now=NOW)
+    for i, each in enumerate(of.states()):
+        of_cpu = reference.document_score(each, request, missing[each.name], "cpu", margin=margin)
+        of_memory = reference.document_score(each, 0, 0, "memory", margin=margin)
+        exact = min(score for score in (of_cpu, of_memory) if score is not None)
+        assert abs(found.values[i] - exact) <= 0.5 + 1e-9
+
+
 # --- LowRiskOverCommitment -------------------------------------------------------------------------------------------
 
 
@@ -180,16 +203,22 @@ def cpu(request: int, limit: int) -> dict[str, Any]:
 MODELS = st.sampled_from([None, (-91.5, -0.07), (-91.5, -0.02), (12.25, 0.03), (12.25, 0.0), (0.0, 0.03)])
 
 
-@given(clusters(least=3), st.integers(0, 1500), st.lists(MODELS, min_size=7, max_size=7))
-def test_power(of: Cluster, request: int, models: list[tuple[float, float] | None]) -> None:
-    """The lowest rise scores 100, the highest 0; who cannot have the pod, or has no model, 0. Limits do not count."""
-    asking = info(containers=[cpu(request, 9000)])
+@given(
+    clusters(least=3),
+    st.sampled_from([0, 1, 200, 1500]),
+    st.sampled_from([0, 250]),
+    st.lists(MODELS, min_size=7, max_size=7),
+)
+def test_power(of: Cluster, request: int, overhead: int, models: list[tuple[float, float] | None]) -> None:
+    """The lowest rise scores 100, the highest 0; who cannot have the pod, or has no model, 0. Limits do not count, and
+    the overhead only on top of a request."""
+    asking = info(containers=[cpu(request, 9000)], overhead={"cpu": f"{overhead}m"})
     by_name = dict(zip(of.names, models, strict=False))
     given_ = {name: {"k0": 1.0, "k1": each[0], "k2": each[1]} for name, each in by_name.items() if each is not None}
     states, cluster = states_and_table(of)
     plugin, _ = make(Peaks, {"NodePowerModel": {"somewhere": {"k0": 1.0, "k1": 1.0, "k2": 0.0}, **given_}}, cluster)
     found = plugin.score(asking, cluster, rows(cluster, *of.names), now=NOW).values
-    watts = [reference.rise_in_watts(each, asking, by_name[each.name]) for each in states]
+    watts = [reference.rise_in_watts(each, request + overhead if request else 0, by_name[each.name]) for each in states]
     known = [each for each in watts if each is not None]
     for value, rise in zip(found.tolist(), watts, strict=True):
         if rise is None:

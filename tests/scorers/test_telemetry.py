@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from scorers.profiles import PluginSettings
-from scorers.service import SchedulerPart
+from scorers.service import SchedulerPart, Scheduling
 from scorers.table import Table
 from scorers.telemetry import SchedulerTelemetry
 from tests.fakes.kube import FakeKube
@@ -19,6 +19,7 @@ from tests.scorers.koordinator.test_service import Service
 from tests.scorers.test_extender import Served, a_cluster, a_profile, asking
 from tests.waiting import eventually
 from tests.watcher.test_telemetry import samples_of
+from watcher.model import MetricType
 from watcher.telemetry import Telemetry
 
 NAME = "load_watcher_scheduler_"
@@ -117,6 +118,24 @@ def test_load_aware_scheduling_has_no_order_without_what_it_goes_by() -> None:
     cluster.set_load(None, now=NOW)
     made.look(now=NOW)
     assert 1 == told(made)["fallback", "LoadAwareScheduling", "p"]
+
+
+def test_load_grows_old_while_nothing_new_is_published(tmp_path: Path) -> None:
+    """The document may be young enough, for the newest node's sample; one that was silent before is not."""
+
+    async def story(server: FakeKube) -> None:
+        service = Service(server.kubeconfig(tmp_path / "config"))
+        scheduling = Scheduling({"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service)
+        table = scheduling.table
+        async with scheduling.life(web.Application()):
+            await eventually(lambda: table.measures(MetricType.CPU), what="load")
+            service.later = service.max_staleness + 1.0
+            await eventually(lambda: not table.measures(MetricType.CPU), what="no load any more")
+        assert table.load.columns is not None
+
+    with FakeKube() as server:
+        server.node("a", cpu="10", memory="100Gi")
+        asyncio.run(story(server))
 
 
 def test_the_service_says_so_without_a_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
