@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from tests.watcher.doctor.test_scheduler import ODD
+from watcher.doctor.examination import Examination
 from watcher.doctor.extenders import DURATIONS, OwnProfile, OwnService, slow_answers
+from watcher.doctor.listening import Exposition
 from watcher.doctor.plugins import use_of
 from watcher.doctor.results import Result, Status
-from watcher.doctor.scheduler import judge
+from watcher.doctor.scheduler import judge, scheduler
+from watcher.settings import load
 from watcher.telemetry import Telemetry, Timings
 
 GOOD: Mapping[str, Any] = {
@@ -201,3 +206,19 @@ def test_a_timeout_that_requests_exceed_is_named() -> None:
     assert "it is waited for 200 ms, and more than one request in a hundred takes longer" in found.what
     assert "more than 200 ms" in found.cure
     assert [] == told({"httpTimeout": "250ms"}, slow)
+
+
+def test_the_check_asks_the_running_service_for_it(tmp_path: Path) -> None:
+    """Whose page another check has left, beside the settings."""
+    (tmp_path / "k.yaml").write_text(configuration(GOOD))
+    (tmp_path / "s.toml").write_text('[scheduler.default]\nplugins = [ { name = "TargetLoadPacking" } ]\n')
+    settings = load(flags={}, environ={}, cwd=tmp_path, file=tmp_path / "s.toml")
+    files = [tmp_path / "k.yaml"]
+    examination = Examination(lambda: settings, environ={}, cwd=tmp_path, scheduler_files=files)
+    examination.leave(settings)
+    (well,) = asyncio.run(scheduler(examination))
+    assert "k.yaml: its profiles use this service" in well.what
+    examination.leave(Exposition(page(*[0.3] * 100)))
+    (slow,) = asyncio.run(scheduler(examination))
+    assert "k.yaml: extender" in slow.what
+    assert "more than one request in a hundred takes longer" in slow.what
