@@ -83,18 +83,20 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
 
 
 def _ranking(nodes: Sequence[Mapping[str, Any]], *, now: float) -> Table:
-    """One line a node: its score, the age of what is known of it, what each plug-in that scores gave, and why."""
+    """One line a node: its score, the age of what is known of it, what each of several plug-ins gave, and why."""
+    scoring = _scoring(nodes[0]) if nodes else []
+    several = len(scoring) > 1  # what a single one gave is the score
     table = Table(box=None, pad_edge=False)
     table.add_column("node")
     table.add_column("score", justify="right")
     table.add_column("age", justify="right")
-    for each in _scoring(nodes[0]) if nodes else ():
+    for each in scoring if several else ():
         table.add_column(escape(each["name"]), justify="right")
     table.add_column("why")
     for node in nodes:
         score = f"{node['score']:.1f}" if node["passes"] else "[red]rejected[/]"
         age = "-" if node["sampled"] is None else f"{max(0.0, now - node['sampled']):.0f} s"
-        parts = [number(each["score"], form=".0f") for each in _scoring(node)]
+        parts = [number(each["score"], form=".0f") for each in _scoring(node)] if several else []
         table.add_row(escape(node["name"]), score, age, *parts, escape(_why(node)))
     return table
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from scorers.asking import MOST_SHOWN, as_tables
 from scorers.extender import Extender
@@ -58,10 +59,27 @@ def test_nodes_are_ranked_as_a_table(live: Live) -> None:
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines == [
         "load from Test, 7 s old",
-        "node score age TargetLoadPacking why",
-        "a 100.0 7 s 100 cpu would be at 40.0 %, 0.0 below the target: 100",
-        "b rejected 7 s 0 node(s) cpu load with the pod is above the threshold",
+        "node score age why",
+        "a 100.0 7 s cpu would be at 40.0 %, 0.0 below the target: 100",
+        "b rejected 7 s node(s) cpu load with the pod is above the threshold",
     ]
+
+
+def test_each_of_several_plug_ins_has_its_column_and_its_reason() -> None:
+    """In the order of the profile; a score that is no number is said to be none."""
+
+    def part(name: str, given: float | None) -> dict[str, Any]:
+        return {"name": name, "point": "score", "score": given, "reason": f"because of {name}"}
+
+    parts = [part("Packs", 40.0), part("Spreads", None)]
+    told: Any = {"load": None, "time": NOW, "nodes": [{"name": "a", "score": 20.0, "passes": True, "sampled": None}]}
+    told["nodes"][0]["plugins"] = parts
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(*as_tables(told, explained=False), sep="\n")
+    _, head, line = (" ".join(each.split()) for each in captured.get().splitlines())
+    assert head == "node score age Packs Spreads why"
+    assert line == "a 20.0 - 40 not known Packs: because of Packs; Spreads: because of Spreads"
 
 
 def test_a_long_ranking_ends_where_nobody_reads_on() -> None:

@@ -34,7 +34,18 @@ def test_version(run):
 
 @pytest.mark.parametrize(
     "command",
-    ["serve", "doctor", "compare", "config check", "config show", "db upgrade", "db current", "db vacuum", "db copy"],
+    [
+        "serve",
+        "demo",
+        "doctor",
+        "compare",
+        "config check",
+        "config show",
+        "db upgrade",
+        "db current",
+        "db vacuum",
+        "db copy",
+    ],
 )
 def test_every_command_explains_itself(run, command):
     """--help of each command gives its use and one sentence at least."""
