@@ -24,6 +24,7 @@ from aiohttp import web
 
 from scorers import wire
 from scorers.cluster import OnNode, OnNodeMetric, OnPod
+from scorers.ranking import Profile
 from scorers.service import Scheduling
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.fleet.noise import key_of
@@ -108,22 +109,21 @@ class NoAnswer(Exception):
 
 class PretendedScheduler:
     """Lets pods arrive, and places them: on a node with room for what they ask for, which the extender lets pass and
-    scores highest. `binds` says whether the extender binds, too."""
+    scores highest. `profiles` are those of the extender at the moment; pods are placed by `default`, else by the first.
+    """
 
     def __init__(
         self,
         cluster: SimulatedCluster,
         api: SimulatedApi,
         *,
-        profile: str,
-        binds: bool,
+        profiles: Mapping[str, Profile],
         now: Callable[[], float],
         certificate: Path | None = None,
     ) -> None:
         self._cluster = cluster
         self._api = api
-        self._profile = profile
-        self._binds = binds
+        self._profiles = profiles
         self._now = now
         self._certificate = certificate
         self._address = ""
@@ -179,6 +179,10 @@ class PretendedScheduler:
             else:
                 self._failing = False
 
+    @property
+    def _profile(self) -> Profile:
+        return self._profiles.get("default") or self._profiles[min(self._profiles)]
+
     async def _place(self, session: aiohttp.ClientSession, pod: Pod) -> bool:
         """Whether it has a node now."""
         names: Sequence[str] = self._cluster.fitting(name_of(pod))
@@ -195,7 +199,7 @@ class PretendedScheduler:
 
     async def _bind(self, session: aiohttp.ClientSession, pod: Pod, node: str) -> None:
         metadata = pod.metadata
-        if not (self._binds and _is_loopback(self._address)):
+        if not (self._profile.settings.bind and _is_loopback(self._address)):
             await self._api.bind(name_of(pod), node=node, uid=metadata.uid)
             return
         args = wire.ExtenderBindingArgs(metadata.name, metadata.namespace, metadata.uid, node)
@@ -204,7 +208,7 @@ class PretendedScheduler:
             raise NoAnswer(result.error)
 
     async def _ask(self, session: aiohttp.ClientSession, verb: str, body: bytes, shape: type[Shape]) -> Shape:
-        url = f"{self._address}/scheduler/{self._profile}/{verb}"
+        url = f"{self._address}/scheduler/{self._profile.settings.name}/{verb}"
         try:
             async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
                 answer, status = await response.read(), response.status
@@ -251,16 +255,13 @@ class DemoPart:
         self._cluster = cluster
 
     def make(self, table: Mapping[str, Any], serving: Serving) -> Made:
-        """Routes and life of the extender, and the life of the cluster. Pods are placed by the profile `default`, else
-        by the first."""
+        """Routes and life of the extender, and the life of the cluster."""
         api = SimulatedApi(self._cluster, now=serving.now)
         scheduling = Scheduling(table, serving, cluster=api)
-        profile = "default" if "default" in table else min(table)
         scheduler = PretendedScheduler(
             self._cluster,
             api,
-            profile=profile,
-            binds=scheduling.extender.profiles[profile].settings.bind,
+            profiles=scheduling.extender.profiles,
             now=serving.now,
             certificate=serving.settings.server.tls_cert,
         )
