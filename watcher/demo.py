@@ -7,13 +7,14 @@ from pathlib import Path
 
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.settings import Settings
-from watcher.settings.tables import DAY, KoordinatorSettings, KubernetesSettings, PeersSettings, ProviderSettings
+from watcher.settings.tables import DAY, KubernetesSettings, PeersSettings, ProviderSettings
 from watcher.settings.values import write_duration
 
 PROVIDER = "demo"
 INTERVAL_S = 15.0
-FORCED = {"provider.name": "host"}
-"""What settings are read with, by key: which real source they name plays no part, so none of its needs must be met."""
+FORCED = {"provider.name": "host", "koordinator.publish": "false"}
+"""What settings are read with, by key: which real source they name plays no part, so none of its needs must be met, and
+nothing of a simulated cluster is written to a real one."""
 
 
 def adapted(settings: Settings, *, store: Path) -> Settings:
@@ -23,9 +24,6 @@ def adapted(settings: Settings, *, store: Path) -> Settings:
     refresh, origins = settings.refresh, settings.origins
     if origins.get("refresh.interval") == "default":
         refresh = replace(refresh, interval=max(INTERVAL_S, float(refresh.resolution)))
-    # what is told of a simulated cluster is told to nobody: of the collect policy only the numbers count
-    policy = settings.koordinator
-    policy = KoordinatorSettings(report_interval=policy.report_interval, aggregate_duration=policy.aggregate_duration)
     kept = settings.store
     if not origins.get("store.url", "").startswith("flag"):
         kept = replace(kept, url=f"sqlite:///{store}", password_file=None, watcher_id=None)
@@ -34,7 +32,6 @@ def adapted(settings: Settings, *, store: Path) -> Settings:
         provider=ProviderSettings(name=PROVIDER, reason="a simulated cluster, nothing here is real"),
         kubernetes=KubernetesSettings(),
         peers=PeersSettings(),
-        koordinator=policy,
         refresh=refresh,
         store=kept,
         notices=tuple(each for each in settings.notices if not each.startswith("provider.")),

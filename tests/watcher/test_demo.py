@@ -34,12 +34,13 @@ def test_the_outside_world_plays_no_part(tmp_path: Path) -> None:
         unit = "ratio"
         [koordinator]
         report_interval = "90s"
+        publish = true
     """
     found = adapted(tmp_path, text, environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
     assert (found.provider.name, found.provider.address, found.provider.token) == ("demo", None, None)
     assert found.provider.queries == {}
     assert found.notices == ()
-    assert found.koordinator.report_interval == 90
+    assert (found.koordinator.report_interval, found.koordinator.publish) == (90, False)
 
 
 @pytest.mark.parametrize(
