@@ -157,7 +157,8 @@ def _avoidance_action(document: Document, complaints: Complaints) -> model.Avoid
         throttle = spec.throttle.cpu_throttle if spec.throttle is not None else None
         if throttle is not None and throttle.step_cpu_ratio == 0:
             with complaints.at("throttle"), complaints.at("cpuThrottle"):
-                complaints.notice("takes nothing off: stepCPURatio is 0")
+                if complaints.spotless():
+                    complaints.notice("takes nothing off: stepCPURatio is 0")
         if spec.throttle is not None and throttle is None:
             with complaints.at("throttle"):
                 complaints.notice("takes nothing off: it has no cpuThrottle")
@@ -374,8 +375,9 @@ def _pod_qos(document: Document, complaints: Complaints) -> model.PodQos:
                     _check_every_pod(document, complaints)
         elif selector is None or not selector.requirements:
             complaints.notice("selects no pod: it has neither a labelSelector nor a scopeSelector")
-        if not spec.allowed_actions:
-            complaints.notice("allows no action: no pod suffers anything by it")
+        with complaints.at("allowedActions"):
+            if not spec.allowed_actions and complaints.spotless():
+                complaints.notice("allows no action: no pod suffers anything by it")
     return model.PodQos(document.name, frozenset(spec.allowed_actions), selector, scopes)
 
 

@@ -62,7 +62,7 @@ class LabelRequirement(_Fields, frozen=True):
 
 
 class LabelSelector(_Fields, frozen=True):
-    """As everywhere in Kubernetes."""
+    """Labels that are wanted, as everywhere in Kubernetes."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelRequirement, ...] = ()
@@ -102,7 +102,7 @@ class Rule(_Fields, frozen=True):
 
 
 class NodeQosSpec(_Fields, frozen=True):
-    """Of NodeQOS, and of NodeQOSEnsurancePolicy as it was called before."""
+    """Rules for nodes: on which, and what is done when a metric of theirs is over its watermark."""
 
     selector: LabelSelector | None = None
     node_quality_probe: NodeQualityProbe | None = None
@@ -148,7 +148,7 @@ class Eviction(_Fields, frozen=True):
 
 
 class AvoidanceActionSpec(_Fields, frozen=True):
-    """Of AvoidanceAction."""
+    """What rules do; without throttle and eviction only new pods are kept away."""
 
     cool_down_seconds: Threshold = 300
     throttle: Throttle | None = None
@@ -171,7 +171,7 @@ class ScopeSelector(_Fields, frozen=True):
 
 
 class PodQosSpec(_Fields, frozen=True):
-    """Of PodQOS."""
+    """Which pods may suffer which actions."""
 
     label_selector: LabelSelector | None = None
     scope_selector: ScopeSelector | None = None

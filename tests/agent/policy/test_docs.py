@@ -1,0 +1,50 @@
+"""What the documentation shows is what is printed, and the fields that it explains are those that there are."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agent.executor.control import ENFORCEMENT, NODES_AT_ONCE, PER_MINUTE, RECENT
+from agent.policy import read_texts, schema
+from tests.agent.policy.writing import METRICS, text_of, throttling
+
+DOCS = Path(__file__).parents[3] / "docs"
+POLICIES = (DOCS / "agent-policies.md").read_text()
+SAFETY = (DOCS / "agent-safety.md").read_text()
+
+
+def block(marker: str) -> str:
+    """The block of code after a comment."""
+    match = re.search(rf"<!-- {re.escape(marker)} -->\n```\w*\n(.*?)```", POLICIES, re.DOTALL)
+    assert match is not None, marker
+    return match[1]
+
+
+def test_the_problems_shown_are_those_that_are_printed():
+    found = read_texts({"policies.yaml": block("example: policies.yaml")}, metrics=METRICS)
+    assert block("problems: policies.yaml").splitlines() == "\n".join(map(str, found.problems)).splitlines()
+    assert block("notices: policies.yaml").splitlines() == "\n".join(map(str, found.notices)).splitlines()
+
+
+def test_the_first_example_is_right():
+    example = POLICIES.partition("```yaml\n")[2].partition("```")[0]
+    found = read_texts({"a.yaml": f"{example}---\n{text_of(throttling())}"}, metrics=METRICS)
+    assert not found.problems
+    assert not found.notices
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [schema.Rule, schema.MetricRule, schema.RuleAddition, schema.CpuThrottle, schema.Eviction, schema.PodQosSpec],
+    ids=lambda kind: kind.__name__,
+)
+def test_every_field_is_explained(kind: type[msgspec.Struct]):
+    names = {field.encode_name for field in msgspec.structs.fields(kind)} - {"podQualityProbe"}
+    assert not {name for name in names if not re.search(rf"[`.]{name}\b", POLICIES)}
+
+
+def test_every_annotation_and_every_key_of_the_config_map_is_explained():
+    assert all(name in POLICIES for names in schema.ANNOTATIONS.values() for name in names)
+    assert all(f"`{key}`" in SAFETY for key in (ENFORCEMENT, PER_MINUTE, NODES_AT_ONCE, RECENT))
