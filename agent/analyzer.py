@@ -353,7 +353,7 @@ def _demand(judged: Sequence[_Judged], may_restore: bool, options: Options) -> D
             (each, Wanted(frozenset((each.rule.metric,)), grace_seconds=_grace(action, options)))
             for each, action in evict
         ),
-        ceilings=_ceilings(bounds),
+        ceilings=_ceilings(bounds) if options.counting is Counting.LATCHED else {},
         missed=frozenset(each.rule.metric for each in judged if each.triggered and each.finding.blind),
         since=_since(each for each, _ in evict),
     )
@@ -369,15 +369,11 @@ def _restore_ratio(action: AvoidanceAction) -> CpuThrottle:
 
 
 def _ceilings(rules: Iterable[Rule]) -> dict[str, float]:
-    """Only of metrics where every rule leaves room between its watermarks."""
-    by_metric: dict[str, list[Rule]] = {}
+    """The watermarks that throttle, of each metric the smallest."""
+    found: dict[str, float] = {}
     for rule in rules:
-        by_metric.setdefault(rule.metric, []).append(rule)
-    return {
-        metric: min(rule.watermark for rule in of_metric)
-        for metric, of_metric in by_metric.items()
-        if all(_restore_watermark(rule) < rule.watermark for rule in of_metric)
-    }
+        found[rule.metric] = min(rule.watermark, found.get(rule.metric, rule.watermark))
+    return found
 
 
 def _since(evicting: Iterable[_Judged]) -> dict[str, float]:

@@ -24,6 +24,8 @@ from agent.originals import quota_cores
 
 LEAST_QUOTA = 1_000
 """Microseconds: the kernel refuses less with EINVAL, whatever the period."""
+LEAST_RISE = 0.01
+"""Cores: a step that lack of room makes smaller than this is not worth a write."""
 MOST_CORES = 60.0
 """A quota of more cores than this holds nobody back (upstream's MaxUpQuota, as it was meant)."""
 MILLICORES = 1_000.0
@@ -65,7 +67,7 @@ def raised(
     room: float | None = None,
 ) -> NewQuota | None:
     """The next quota up towards the original one, bringing back no more than `room` millicores; None if it is there
-    already, or if there is no room for as little as the kernel takes."""
+    already, or if there is no room worth a step."""
     quota = quota_cores(container)
     goal = None if original.quota is None else original.quota / original.period
     if quota is None or (goal is not None and quota >= goal):
@@ -75,8 +77,10 @@ def raised(
         return NewQuota(_scaled(original, container.period), 0.0)
     goal = most if goal is None else goal
     cores = quota * (1.0 + ratio.step_ratio / 100.0) if ratio.step_ratio > 0 else goal
-    if room is not None:
-        cores = min(cores, max(quota, usage + max(0.0, room) / MILLICORES))
+    if room is not None and cores > (most_cores := usage + max(0.0, room) / MILLICORES):
+        if most_cores < quota + LEAST_RISE:
+            return None
+        cores = most_cores
     if cores >= goal:
         return NewQuota(_scaled(original, container.period), _came_back(usage, goal, most))
     after = int(cores * container.period)

@@ -1,0 +1,144 @@
+"""A node in arithmetic: pods that want CPU and get what their quotas leave them, and the agent's decisions carried out
+on it cycle after cycle. Nothing here is measured, so what happens is the decisions' doing alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agent.analyzer import Memory, analyze
+from agent.gaps import Given
+from agent.ledger import Ledger, booked, settled
+from agent.metrics import Metrics
+from agent.model import EvictStep, Original, PodState, Policies, QuotaStep, Series, State
+from agent.options import Options
+from agent.originals import is_original
+from agent.plan import Plan
+from agent.planner import plan
+from tests.agent.scenes import CPU, MEMORY, running
+
+INTERVAL = 10.0
+NODE_CORES = 16.0
+
+
+@dataclass
+class Pod:
+    """`cpu` is what it would use; `ends` is when it is gone, once it was asked to go."""
+
+    name: str
+    cpu: float
+    memory: int = 0
+    quota: int | None = None
+    takes: float = 60.0
+    """Seconds from being asked to go to being gone."""
+    ends: float | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def uses(self) -> float:
+        """Cores."""
+        return self.cpu if self.quota is None else min(self.cpu, self.quota / 100_000)
+
+    def state(self, uses: float) -> PodState:
+        """As the kernel and the API server tell of it."""
+        throttled = self.quota is not None and self.cpu > self.quota / 100_000
+        return running(
+            self.name,
+            uses,
+            quota=self.quota,
+            throttled=throttled,
+            memory=self.memory,
+            terminating=self.ends is not None,
+            **self.values,
+        )
+
+
+@dataclass
+class Node:
+    """`lags`: usage shows what was before the last cycle's steps."""
+
+    pods: list[Pod]
+    policies: Policies
+    options: Options = field(default_factory=Options)
+    other_millicores: Callable[[float], float] = lambda _: 0.0
+    lags: bool = False
+    now: float = 1_000_000.0
+    memory: Memory = field(default_factory=Memory)
+    ledger: Ledger = ()
+    originals: dict[str, Original] = field(default_factory=dict)
+    plans: list[Plan] = field(default_factory=list)
+    shown: dict[str, float] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def cycle(self) -> Plan:
+        """Reads, decides, acts, and lets the time pass."""
+        self.pods = [pod for pod in self.pods if pod.ends is None or pod.ends > self.now]
+        state = self.state()
+        self.ledger = settled(self.ledger, state, self.options)
+        analysis = analyze(state, self.policies, self.memory, originals=self.originals, options=self.options)
+        self.memory = analysis.memory
+        given = Given(state, self.metrics, self.options, originals=self.originals, ledger=self.ledger)
+        made = plan(analysis, given)
+        self.plans.append(made)
+        self.apply(made)
+        self.now += INTERVAL
+        return made
+
+    def state(self) -> State:
+        now = {pod.name: pod.uses for pod in self.pods}
+        uses = {name: self.shown.get(name, value) for name, value in now.items()} if self.lags else now
+        self.shown = now
+        metrics = {
+            CPU: sum(uses.values()) * 1_000.0 + self.other_millicores(self.now),
+            MEMORY: float(sum(pod.memory for pod in self.pods)),
+            "cpu_core_numbers": NODE_CORES,
+        }
+        return State(
+            self.now,
+            {name: (Series(value, self.now),) for name, value in metrics.items()},
+            tuple(pod.state(uses[pod.name]) for pod in self.pods),
+        )
+
+    def apply(self, made: Plan) -> None:
+        pods = {f"default/{pod.name}": pod for pod in self.pods}
+        for step in made.steps:
+            if isinstance(step, EvictStep):
+                pods[step.pod].ends = self.now + pods[step.pod].takes
+            elif isinstance(step, QuotaStep):
+                pod = pods[step.pod]
+                assert pod.quota == step.before
+                self.originals.setdefault(step.container_id, Original(step.before))
+                pod.quota = step.after
+        self.ledger = booked(self.ledger, made.steps, self.now, self.options)
+        for pod in self.pods:
+            container = pod.state(pod.uses).containers[0]
+            if is_original(container, self.originals.get(container.id)):
+                self.originals.pop(container.id, None)
+
+    def run(self, cycles: int) -> None:
+        for _ in range(cycles):
+            self.cycle()
+
+    def quota_changes(self) -> int:
+        """Steps on quotas in all cycles."""
+        return sum(isinstance(step, QuotaStep) for made in self.plans for step in made.steps)
+
+    @property
+    def usage(self) -> float:
+        """Millicores of the node now."""
+        return sum(pod.uses for pod in self.pods) * 1_000.0 + self.other_millicores(self.now)
+
+
+def directions(plans: Iterable[Plan]) -> list[str]:
+    """Of every cycle that changed a quota: "throttle" or "restore"; repeated ones once."""
+    found: list[str] = []
+    for made in plans:
+        kinds = {step.kind for step in made.steps if isinstance(step, QuotaStep)}
+        assert len(kinds) <= 1, "one cycle both throttles and restores"
+        found += [kind for kind in kinds if not found or found[-1] != kind]
+    return found
+
+
+def without_daemons(pods: Iterable[Pod]) -> list[Pod]:
+    return [replace(pod, values={**pod.values, "daemon": False}) for pod in pods]
