@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from agent.explanation import number
 from agent.model import AvoidanceAction, CpuThrottle, PodState, Policies, Rule, Series, State
 from agent.options import Counting, Options, Quirk
 from agent.originals import Originals, owed
@@ -278,12 +279,12 @@ def _said(finding: RuleFinding, why: str) -> str:
         counted = f"counts as above (onMissing: all); {counts}" if finding.blind else counts
         return f"{finding.rule}: {finding.metric} is missing ({why}): {counted}{preview}"
     if finding.sample > finding.watermark:
-        held = f"above {finding.watermark:g}"
+        held = f"above {number(finding.watermark)}"
     elif finding.sample <= finding.restore_watermark:
-        held = f"not above {finding.restore_watermark:g}"
+        held = f"not above {number(finding.restore_watermark)}"
     else:
-        held = f"between {finding.restore_watermark:g} and {finding.watermark:g}"
-    return f"{finding.rule}: {finding.metric} is {finding.sample:g}, {held}: {counts}{preview}"
+        held = f"between {number(finding.restore_watermark)} and {number(finding.watermark)}"
+    return f"{finding.rule}: {finding.metric} is {number(finding.sample)}, {held}: {counts}{preview}"
 
 
 # --- all rules together ----------------------------------------------------------------------------------------------
@@ -435,7 +436,7 @@ def _events(judged: Iterable[_Judged], options: Options) -> tuple[Event, ...]:
     every_cycle = options.counting is Counting.CUMULATIVE
     for each in judged:
         name = f"{each.rule.policy}/{each.rule.name}"
-        if each.triggered and (every_cycle or not each.before.triggered):
+        if each.triggered and (every_cycle or not each.before.triggered or each.before.restored):
             note = f"{name} triggered action {each.rule.action}"
             events.append(Event("Warning", "AvoidanceTriggered", note, each.rule.key))
         if each.restored and each.before.triggered and not each.before.restored:

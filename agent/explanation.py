@@ -15,6 +15,11 @@ VERBS: Mapping[StageKind, str] = {"throttle": "throttles", "evict": "evicts", "r
 _MEBIBYTE = 1 << 20
 
 
+def number(value: float) -> str:
+    """A value of a metric, whose unit nobody knows here, so that large ones can be read."""
+    return f"{value:,.0f}" if abs(value) >= 10_000.0 else f"{value:g}"
+
+
 def amount(resource: str, value: float) -> str:
     """A quantity of a resource with its unit."""
     if resource == CPU:
@@ -36,7 +41,7 @@ def effect(kind: StageKind, released: Released) -> str:
 def precise(stage: Stage, resource: str) -> str:
     """How a stage came to its pods."""
     gap, after = stage.gap or 0.0, stage.gap_after or 0.0
-    used = "" if stage.used is None else f"{stage.metric} is {stage.used:g}, watermark {stage.watermark:g}"
+    used = "" if stage.used is None else f"{stage.metric} is {number(stage.used)}, watermark {number(stage.watermark)}"
     flying = f", {amount(resource, stage.in_flight)} of it in flight" if stage.in_flight > 0.0 else ""
     if gap <= 0.0:
         return f"{used}{flying}: nothing to {stage.kind}"
