@@ -8,7 +8,7 @@ from agent.metrics import Metrics, upstream_metrics
 from agent.metrics.attributes import Circumstances, Metric, Planned
 from agent.metrics.cpu_quota import lowered, raised
 from agent.metrics.trigger import triggering
-from agent.model import ContainerState, CpuThrottle, Original, QuotaStep
+from agent.model import ContainerState, CpuThrottle, EvictStep, Original, QuotaStep
 from agent.options import Options, Order
 from agent.sorters import CHAINS
 from tests.agent.scenes import CPU, CPU_PERCENT, MEMORY, pod, running, state
@@ -132,6 +132,7 @@ def test_evicting_releases_all_that_a_pod_uses():
     planned = evict(pod("p", 1.5, memory=100, extended_cpu_limit=2.0, owner="ReplicaSet/r"), 7.0, circumstances())
     assert {"cpu": 1500.0, "extended_cpu": 1500.0, "memory": 100.0} == planned.released
     (step,) = planned.steps
+    assert isinstance(step, EvictStep)
     assert ("evict", 7.0, "ReplicaSet/r", "uid-p") == (step.kind, step.grace_seconds, step.owner, step.uid)
 
 
