@@ -10,6 +10,7 @@ one in Go (peer/packing/main.go). The quickest of many passes counts.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import http.client
 import subprocess
 import sys
@@ -29,6 +30,8 @@ from benchmarks.bench_serving import build_peer
 from benchmarks.report import Table as Report
 from benchmarks.report import amount, at_most
 from benchmarks.source import names
+from scorers import decisions
+from scorers.decision_log import DecisionLog
 from scorers.extender import Extender
 from scorers.framework import FilterPlugin, ScorePlugin, round_half_away_one
 from scorers.profiles import PluginSettings, ProfileSettings
@@ -39,6 +42,7 @@ from tests.scorers.cluster import NOW, load, node, pod
 from watcher.client import Columns
 from watcher.kube import Pod
 from watcher.model import MetricType
+from watcher.store import Store
 
 LOOP_SOURCE = Path(__file__).with_name("peer") / "packing" / "main.go"
 GOALS_MS = {
@@ -52,6 +56,8 @@ GOAL_NODES = 5000
 GOAL_EVENT_US = 50.0
 PLUGINS = (*GOALS_MS, "NodeResourceLimits", "Peaks", "HighLoadFilter")
 POINTS = ("filter", "score")
+ALONE = "TargetLoadPacking"
+TURNS = 10
 PODS_ON_A_NODE = 4
 CONTAINERS = (
     {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "2Gi"}},
@@ -215,21 +221,45 @@ def events(cluster: Cluster, *, rounds: int) -> dict[str, float]:
 # --- HTTP ------------------------------------------------------------------------------------------------------------
 
 
-def serve(size: int) -> None:
-    """An extender of so many nodes, until stdin ends; its port is what it prints."""
+def alone(cluster: Cluster) -> Profile:
+    """TargetLoadPacking and nothing else."""
+    return Profile(ProfileSettings(ALONE, (PluginSettings(ALONE, points=POINTS),)), cluster.table)
+
+
+def serve(size: int, *, remembering: bool) -> None:
+    """An extender of so many nodes, until stdin ends; its port is what it prints. `remembering`: with a decision log,
+    into a database on this disk."""
     cluster = build(size)
-    alone = ProfileSettings("TargetLoadPacking", (PluginSettings("TargetLoadPacking", points=POINTS),))
-    profiles = {"all": cluster.profile, alone.name: Profile(alone, cluster.table)}
-    extender = Extender(cluster.table, profiles, now=lambda: NOW)
-    with Live(routes=extender.routes()) as live:
-        print(live.port, flush=True)
-        sys.stdin.read()
+    profiles = {"all": cluster.profile, ALONE: alone(cluster)}
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        url = f"sqlite:///{folder}/bench.db"
+        store = Store(url=url, retention=86400.0, max_size=1 << 31, on_unusable="fail", upgrade=True)
+        log = DecisionLog(store, cluster.table, now=time.time)
+        extender = Extender(cluster.table, profiles, now=lambda: NOW, decisions=log if remembering else None)
+        with Live(routes=extender.routes()) as live:
+            storing = live.run(_remember(store, log)) if remembering else None
+            print(live.port, flush=True)
+            sys.stdin.read()
+            if storing is not None:
+                live.run(_forget(store, storing))
+
+
+async def _remember(store: Store, log: DecisionLog) -> asyncio.Task[None]:
+    await store.open()
+    return asyncio.create_task(log.store_on())
+
+
+async def _forget(store: Store, storing: asyncio.Task[None]) -> None:
+    storing.cancel()
+    await asyncio.gather(storing, return_exceptions=True)
+    await store.close()
 
 
 @contextmanager
-def serving(size: int) -> Iterator[int]:
+def serving(size: int, *, remembering: bool) -> Iterator[int]:
     """The port of an extender in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.bench_scoring", "--serve", str(size)]
+    command += ["--remembering"] if remembering else []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
@@ -239,8 +269,8 @@ def serving(size: int) -> Iterator[int]:
             process.stdin.close()
 
 
-def latencies(port: int, profile: str, nodes: Sequence[str], *, rounds: int) -> tuple[float, float]:
-    """Milliseconds of prioritize with all names over one connection, one pod after the other: p50 and p99."""
+def latencies(port: int, profile: str, nodes: Sequence[str], *, rounds: int) -> list[float]:
+    """Milliseconds of prioritize with all names over one connection, one pod after the other."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     taken = []
     for i in range(rounds):
@@ -254,8 +284,7 @@ def latencies(port: int, profile: str, nodes: Sequence[str], *, rounds: int) -> 
         if response.status != 200:
             raise RuntimeError(f"prioritize answered {response.status}: {answer[:200]!r}")
     connection.close()
-    p50, p99 = np.percentile(taken, [50, 99])
-    return float(p50), float(p99)
+    return taken
 
 
 # --- the tables ------------------------------------------------------------------------------------------------------
@@ -302,13 +331,38 @@ def event_table(size: int, measured: Mapping[str, float]) -> Report:
 
 
 def http_table(size: int, *, rounds: int) -> Report:
-    """prioritize."""
-    table = Report(f"prioritize with {size:,} names through HTTP", ["plug-ins", "p50", "p99", "goal"])
-    with serving(size) as port:
-        for profile, goal in (("TargetLoadPacking", 10.0), ("all", 25.0)):
-            latencies(port, profile, names(size), rounds=3)
-            p50, p99 = latencies(port, profile, names(size), rounds=rounds)
-            table.add(profile, amount(p50, "ms"), amount(p99, "ms"), at_most(p99, goal, "ms"))
+    """prioritize, without and with a decision log: two processes, asked by turns."""
+    columns = ["plug-ins", "p50", "p99", "remembered: p50", "p99", "ratio of p99", "goal"]
+    table = Report(f"prioritize with {size:,} names through HTTP, without and with the decision log", columns)
+    with serving(size, remembering=False) as without, serving(size, remembering=True) as remembering:
+        for profile, goal in ((ALONE, 10.0), ("all", 25.0)):
+            taken: dict[int, list[float]] = {without: [], remembering: []}
+            for turn in range(TURNS + 1):
+                for port, of_port in taken.items():
+                    some = latencies(port, profile, names(size), rounds=-(-rounds // TURNS))
+                    of_port += some if turn else []  # the first is to warm up
+            (p50, p99), (p50_with, p99_with) = (np.percentile(each, [50, 99]).tolist() for each in taken.values())
+            cells = [amount(each, "ms") for each in (p50, p99, p50_with, p99_with)]
+            table.add(profile, *cells, amount(p99_with / p99, "×"), at_most(p99_with, goal, "ms"))
+    return table
+
+
+def decision_table(cluster: Cluster, *, rounds: int) -> Report:
+    """What remembering takes: on the event loop, after the answer; in a thread; and in the database."""
+    size, columns = len(cluster.nodes), cluster.table.load.columns
+    heading = ["plug-ins", "taken down, event loop", "encoded, thread", "bytes stored"]
+    table = Report(f"A decision in the log, {size:,} nodes, filter and prioritize", heading)
+    info, rows, sampled = pod_info(pod("asking", containers=CONTAINERS)), np.arange(size), cluster.table.load.sampled()
+    for name, profile in ((ALONE, alone(cluster)), ("all", cluster.profile)):
+        ranked, filtered = profile.rank(info, rows, now=NOW), profile.filter(info, rows, now=NOW)
+        blank = decisions.about(info, profile=name, time=NOW, columns=columns, window="15m", identity="uid")
+        ranking = partial(decisions.ranking, ranked, cluster.nodes, sampled=sampled, asked=size, most=10)
+        passed = partial(decisions.passed, filtered, cluster.nodes, asked=size)
+        encode = partial(decisions.encode, msgspec.structs.replace(blank, filtered=passed(), ranking=ranking()))
+        taking, encoding = (
+            1e6 * sum(quickest(each, rounds=rounds) for each in several) for several in ((ranking, passed), (encode,))
+        )
+        table.add(name, amount(taking, "µs"), amount(encoding, "µs"), f"{len(encode()):,}")
     return table
 
 
@@ -335,9 +389,10 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[GOAL_NODES, 50_000])
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--remembering", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
-        serve(options.serve)
+        serve(options.serve, remembering=options.remembering)
         return
     found: dict[int, dict[str, float]] = {}
     loops: dict[int, dict[str, float | None]] = {}
@@ -345,11 +400,13 @@ def main() -> None:
         cluster, found[size], loops[size] = measure(size, rounds=options.rounds)
         if size == options.nodes[0]:
             taken = events(cluster, rounds=options.rounds)
+            remembered = decision_table(cluster, rounds=options.rounds)
         found[size]["after a tick"] = after_a_tick(cluster)
     print(pass_table(found).markdown())
     print(loop_table(loops).markdown())
     print(event_table(options.nodes[0], taken).markdown())
-    print(http_table(options.nodes[0], rounds=options.rounds).markdown(), end="")
+    print(http_table(options.nodes[0], rounds=options.rounds).markdown())
+    print(remembered.markdown(), end="")
 
 
 if __name__ == "__main__":

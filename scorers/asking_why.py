@@ -47,8 +47,9 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
 def _heading(pod: str, decision: Mapping[str, Any]) -> Iterator[RenderableType]:
     when, ago = moment(decision["time"]), duration(decision["ago_s"])
     yield escape(f"{pod}, decided {when}, {ago} ago, by the profile {decision['profile']}")
-    asked = [f"{kind} {_amounts(decision['pod'][kind])}" for kind in ("requests", "limits") if decision["pod"][kind]]
-    yield escape("; ".join(asked) or "it requests nothing, and has no limits")
+    of_pod = {kind: _amounts(decision["pod"][kind]) for kind in ("requests", "limits")}
+    asked = "; ".join(f"{kind} {amounts}" for kind, amounts in of_pod.items() if amounts)
+    yield escape(asked or "it requests nothing, and has no limits")
     load = decision["load"]
     if load is None:
         yield "[yellow]there was no load to go by[/]"
@@ -59,7 +60,7 @@ def _heading(pod: str, decision: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _amounts(amounts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {_amount(name, value)}" for name, value in amounts.items())
+    return ", ".join(f"{name} {_amount(name, value)}" for name, value in amounts.items() if value)
 
 
 def _amount(name: str, value: int) -> str:

@@ -34,7 +34,7 @@ def told(decision: Decision, became: Became, *, now: float) -> dict[str, Any]:
     load = decision.load
     return {
         "time": decision.time,
-        "ago_s": now - decision.time,
+        "ago_s": round(now - decision.time, 3),
         "profile": decision.profile,
         "pod": {
             "namespace": decision.namespace,
@@ -103,7 +103,7 @@ def _nodes(nodes: Nodes, ranking: Ranking, *, time: float, chosen: str) -> Itera
             "score": nodes.scores[i],
             "told": _as_told(nodes.scores[i], ranking),
             "sampled": sampled,
-            "age_s": None if sampled is None else time - sampled,
+            "age_s": None if sampled is None else round(time - sampled, 3),
             "reserved": name == ranking.reserved,
             "chosen": name == chosen,
             "plugins": [

@@ -39,7 +39,7 @@ def test_the_benchmarks_that_need_only_python_print_their_tables() -> None:
     assert len(rows(output_of("--quick", "kube"))) == 3
     assert len(rows(output_of("--quick", "size"))) == 4
     assert len(rows(output_of("--quick", "pods"))) == 28
-    assert len(rows(output_of("--quick", "scoring"))) == 24
+    assert len(rows(output_of("--quick", "scoring"))) == 28
     assert "MB per 1,000 nodes and day" in output_of("--quick", "store")
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import random
 import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.conftest import RunService
 from tests.fakes.kube import NODES, PODS, FakeKube
 from tests.service import Answer, Service
 from tests.waiting import wait_for
+from watcher.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -112,6 +116,49 @@ def test_a_pod_is_ranked_bound_and_counted(run_service: RunService, kube: FakeKu
     again = post(service, "bind", binding).json()["Error"]
     assert "web" in again
     assert "/scheduler/{profile}/prioritize" in service.get("/openapi.json").json()["paths"]
+    assert 0 == service.stop()
+    assert "Traceback" not in service.log()
+
+
+def decision(service: Service, pod: str) -> dict[str, Any]:
+    """The newest about a pod of the namespace default."""
+    answer = service.get(f"/scheduler/decisions?pod=default/{pod}")
+    assert answer.status == 200, answer.text
+    found: dict[str, Any] = answer.json()["decision"]
+    return found
+
+
+def bound_in_file(service: Service) -> dict[str, str]:
+    """Pod -> the node that it was bound to, "" where that is not known, of all decisions in the database's file."""
+    with closing(sqlite3.connect(service.directory / "load-watcher.db")) as database:
+        return dict(database.execute("SELECT pod, node FROM decision").fetchall())
+
+
+def test_what_was_decided_before_a_kill_is_told_after_it(run_service: RunService, kube: FakeKube, tmp_path: Path):
+    """Who was bound before is known from the watch, who was bound while nobody watched from the pod itself."""
+    for name in ("worker-1", "worker-2"):
+        add_node(kube, name)
+    for pod in ("seen", "missed"):
+        add_pod(kube, pod)
+    service = extending(run_service, kube, tmp_path)
+    wait_for(lambda: set(nodes_of(service)) == {"worker-1", "worker-2"}, what="nodes")
+    for pod in ("seen", "missed"):
+        assert post(service, "filter", asking("worker-1", "worker-2", pod=pod)).status == 200
+        assert post(service, "prioritize", asking("worker-1", "worker-2", pod=pod)).status == 200
+    add_pod(kube, "seen", node="worker-2")
+    wait_for(lambda: decision(service, "seen")["outcome"]["kind"] == "bound", what="the watch to tell")
+    before = decision(service, "seen")
+    assert ("worker-2", True) == (before["outcome"]["node"], before["outcome"]["rank"] in (1, 2))
+    wait_for(lambda: bound_in_file(service) == {"seen": "worker-2", "missed": ""}, what="both in the file")
+
+    service.kill()
+    add_pod(kube, "missed", node="worker-1")
+    service.start()
+    after = decision(service, "seen")
+    assert before | {"ago_s": 0} == after | {"ago_s": 0}
+    wait_for(lambda: decision(service, "missed")["outcome"]["kind"] == "bound", what="the pod to be seen")
+    told = CliRunner().invoke(main, ["why", "missed", "--url", service.url])
+    assert (0, True) == (told.exit_code, "bound to worker-1" in told.stdout), told.output
     assert 0 == service.stop()
     assert "Traceback" not in service.log()
 
