@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 OF_VERSION_2 = "cgroup.controllers"
 NESTS = ("", "kubelet")
-"""A segment before the others: kind starts its kubelets with --cgroup-root=/kubelet."""
+"""A segment before the others that is looked for: kind starts its kubelets with --cgroup-root=/kubelet."""
 NO_KUBELET = "Is the host's cgroup file system mounted here, and does the kubelet have --cgroups-per-qos?"
 
 
@@ -57,16 +57,17 @@ class Layout:
         return group_path((self.nest, *segments) if self.nest else segments, self.driver)
 
 
-def find_layout(root: str, *, driver: Driver | None = None) -> Layout:
-    """What there is below `root`, usually /sys/fs/cgroup; `driver` where it is known. Raises NoCgroups where there are
-    no control groups at all."""
+def find_layout(root: str, *, driver: Driver | None = None, nest: str | None = None) -> Layout:
+    """What there is below `root`, usually /sys/fs/cgroup; `driver` and `nest` where they are known. Raises NoCgroups
+    where there are no control groups at all."""
     version = _version(root)
     tree = root if version is Version.V2 else _controller(root, "cpu") or root
-    candidates = [Layout(root, version, each, nest) for nest in NESTS for each in Driver if driver in (None, each)]
+    nests = NESTS if nest is None else (nest,)
+    candidates = [Layout(root, version, each, nest) for nest in nests for each in Driver if driver in (None, each)]
     pods = {layout: _pods(tree + layout.path_of((ROOT_SEGMENT,))) for layout in candidates}
     there = [layout for layout in candidates if pods[layout] is not None]
     if not there:
-        return Layout(root, version, driver)
+        return Layout(root, version, None)
     # A machine whose driver was changed keeps the empty groups of the old one until it starts anew.
     best = max(there, key=lambda layout: pods[layout] or 0)  # the first of equals
     if len(there) > 1:

@@ -39,10 +39,10 @@ class Places:
 class Collector:
     """Makes a State each time it is asked, about every `interval` seconds.
 
-    `interfaces` are the network interfaces that are measured, `driver` is the kubelet's where it is known (else it is
-    found out). `sources` bring metrics of their own. `extended_cpu_allocatable()` says how many cores of gocrane.io/cpu
-    the node has to give, None where that is not known. `run_queues` reads how long tasks wait for a CPU, of each
-    process by itself.
+    `interfaces` are the network interfaces that are measured. `driver` and `nest` are the kubelet's cgroupDriver and
+    cgroupRoot (a segment like "kubelet") where they are known; else they are found out. `sources` bring metrics of
+    their own. `extended_cpu_allocatable()` says how many cores of gocrane.io/cpu the node has to give, None where that
+    is not known. `run_queues` reads how long tasks wait for a CPU, of each process by itself.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Collector:
         interval: float = 10.0,
         interfaces: tuple[str, ...] = ("eth0",),
         driver: Driver | None = None,
+        nest: str | None = None,
         sources: Sequence[MetricSource] = (),
         extended_cpu_allocatable: Callable[[], float | None] = lambda: None,
         run_queues: bool = False,
@@ -62,6 +63,7 @@ class Collector:
         self._places = places or Places()
         self._longest = YOUNG_INTERVALS * interval
         self._driver = driver
+        self._nest = nest
         self._sources = sources
         self._extended_cpu_allocatable = extended_cpu_allocatable
         self._run_queues = run_queues
@@ -129,7 +131,7 @@ class Collector:
         """Kept once it was found; a machine whose kubelet starts after us has its groups later. Raises NoCgroups and
         CgroupError."""
         if self._usage is None:
-            layout = find_layout(self._places.cgroup, driver=self._driver)
+            layout = find_layout(self._places.cgroup, driver=self._driver, nest=self._nest)
             layout.path_of(())
             self._tree = open_tree(layout)
             self._usage = Usage(self._tree, layout, proc_root=self._places.proc, run_queues=self._run_queues)

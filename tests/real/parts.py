@@ -38,6 +38,7 @@ PROGRAMS = {
     "postgres": ("POSTGRES_BIN", ("postgres",)),
     "initdb": ("INITDB_BIN", ("initdb",)),
     "wrk": ("WRK_BIN", ("wrk",)),
+    "linux.uml": ("LINUX_UML_BIN", ("linux.uml",)),
 }
 # Debian keeps PostgreSQL's servers beside PATH, one directory a version.
 BESIDE_PATH = "usr/lib/postgresql/*/bin"

@@ -307,9 +307,7 @@ class CpuPlugin:
             node: frozenset(r.pod_role for r in records if r.exclusive & cpus)
             for node, cpus in self.machine.nodes.items()
         }
-        return {
-            node: len(self.machine.nodes[node] - self.settings.reserved - taken) for node in open_to(role, roles)
-        }
+        return {node: len(self.machine.nodes[node] - self.settings.reserved - taken) for node in open_to(role, roles)}
 
     def _room_for(self, needed: int, records: Iterable[CpuRecord]) -> bool:
         """Whether the pools keep their least beside so many CPUs more that are somebody's own."""

@@ -143,9 +143,7 @@ class MemoryPlugin:
         pods: dict[str, dict[str, MemoryRecord]] = {}
         for (pod, container), record in sorted(self._records.items()):
             pods.setdefault(pod, {})[container] = record
-        plain: dict[str, Any] = msgspec.to_builtins(
-            MemoryDocument({MEMORY: self.machine_state()}, pods), str_keys=True
-        )
+        plain: dict[str, Any] = msgspec.to_builtins(MemoryDocument({MEMORY: self.machine_state()}, pods), str_keys=True)
         return plain
 
     def load(self, document: Mapping[str, Any]) -> None:

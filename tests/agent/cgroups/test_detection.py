@@ -49,6 +49,13 @@ def test_a_machine_without_a_kubelet_has_groups_and_no_driver(tmp_path: Path, ve
         assert group.cpu_usage_ns() == 3000
 
 
+def test_where_the_groups_begin_can_be_said(tmp_path: Path):
+    fake = FakeCgroups(tmp_path / "cgroup", "v1", Driver.CGROUPFS, nest="crane")
+    fake.add(fake.pod_path(UID))
+    assert find_layout(str(fake.root)).driver is None
+    assert find_layout(str(fake.root), nest="crane").driver is Driver.CGROUPFS
+
+
 def test_a_directory_without_groups_is_told(tmp_path: Path):
     with pytest.raises(NoCgroups, match="no control groups in") as raised:
         find_layout(str(tmp_path))

@@ -1,0 +1,231 @@
+"""What test_cgroups_v2.py has done inside a Linux of its own: this is all that runs there, started by its init.
+
+Needs nothing but the standard library and agent/cgroups. Each check is a function; what it raises is its result, and
+nothing is well. The last act is to halt the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, os.getcwd())
+
+from agent.cgroups import (
+    CgroupError,
+    CgroupGone,
+    CgroupRefused,
+    CgroupUnsupported,
+    Driver,
+    Group,
+    Quota,
+    Tree,
+    find_layout,
+    open_tree,
+)
+from agent.cgroups.detection import Version
+from agent.cgroups.paths import pod_path
+
+ROOT = Path("/sys/fs/cgroup")
+MIB = 1 << 20
+HALT = 0x4321FEDC
+UID = "04e5e9e7-8d95-44dd-9af7-ab944405fff8"
+POD = pod_path(Driver.SYSTEMD, "BestEffort", UID)
+PATIENCE_S = 60.0
+
+BURN = "while True: pass"
+HOLD = "import os, sys; held = os.urandom(1 << 20) * int(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
+
+
+def make(path: str, *, memory: bool = False) -> str:
+    """A group, with controllers for it and those above."""
+    here = ROOT
+    for name in path.strip("/").split("/"):
+        (here / "cgroup.subtree_control").write_text("+cpu +memory +pids")
+        here /= name
+        here.mkdir(exist_ok=True)
+    return path
+
+
+@contextlib.contextmanager
+def child(path: str, program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A process in a group."""
+    wait = f"import sys; sys.stdin.readline()\n{program}"
+    command = [sys.executable, "-S", "-c", wait, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        (ROOT / path.lstrip("/") / "cgroup.procs").write_text(str(process.pid))
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up, f"waited for {what}"
+        time.sleep(0.01)
+
+
+def refused(action: Callable[[], object], kind: type[CgroupError]) -> CgroupError:
+    try:
+        action()
+    except kind as error:
+        return error
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def used_cores(group: Group) -> float:
+    """On average of the second to come."""
+    began, before = time.monotonic(), group.cpu_usage_ns()
+    time.sleep(1.0)
+    after, elapsed = group.cpu_usage_ns(), time.monotonic() - began
+    return (after - before) / 1e9 / elapsed
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------
+
+
+def layout_is_found(tree: Tree) -> None:
+    layout = find_layout(str(ROOT))
+    assert (layout.version, layout.driver) == (Version.V2, Driver.SYSTEMD), layout
+
+
+def a_quota_holds(tree: Tree) -> None:
+    path = make(f"{POD}/cri-containerd-{'a' * 64}.scope")
+    with tree.open(path) as group, child(path, BURN):
+        assert group.quota() == Quota(None)
+        group.set_quota(Quota(20_000))
+        assert group.quota() == Quota(20_000)
+        until(lambda: (group.cpu().throttled_periods or 0) >= 3, "the kernel to hold it back")
+        # A pause of the whole machine counts as used by whoever ran then: it takes one second without.
+        until(lambda: 0 < used_cores(group) <= 0.26, "a second in which it used no more than its quota")
+        assert len(group.processes()) == 1
+        group.set_quota(Quota(None))
+        assert group.quota() == Quota(None)
+
+
+def what_is_out_of_range_is_refused(tree: Tree) -> None:
+    with tree.open(make("/range")) as group:
+        for quota in (Quota(999), Quota(0), Quota(5000, 999), Quota(5000, 1_000_001), Quota(-1)):
+            error = refused(lambda quota=quota: group.set_quota(quota), CgroupRefused)  # type: ignore[misc]
+            assert "1000" in error.hint, error.hint
+        assert group.quota() == Quota(None)
+        group.set_quota(Quota(1000, 50_000))
+        assert group.quota() == Quota(1000, 50_000)
+        for weight in (0, 10_001):
+            refused(lambda weight=weight: group.set_weight(weight), CgroupRefused)  # type: ignore[misc]
+        group.set_weight(39)
+        assert (group.weight(), group.shares()) == (39, 999)
+
+
+def a_child_may_have_more_than_its_parent(tree: Tree) -> None:
+    with tree.open(make("/above")) as above, tree.open(make("/above/below")) as below:
+        above.set_quota(Quota(20_000))
+        below.set_quota(Quota(60_000))
+        assert below.quota() == Quota(60_000)
+
+
+def memory_high_is_in_pages(tree: Tree) -> None:
+    with tree.open(make("/high")) as group:
+        assert (group.memory_high(), group.memory_limit()) == (None, None)
+        group.set_memory_high(32 * MIB + 1)
+        assert group.memory_high() == 32 * MIB
+        group.set_memory_high(None)
+        assert group.memory_high() is None
+
+
+def who_takes_too_much_is_killed_and_counted(tree: Tree) -> None:
+    path = make("/oom")
+    (ROOT / "oom/memory.max").write_text(str(24 * MIB))
+    with tree.open(path) as group, child(path, HOLD, 48) as greedy:
+        assert group.memory_limit() == 24 * MIB
+        assert greedy.wait(timeout=PATIENCE_S) == -signal.SIGKILL
+        until(lambda: group.oom_kills() >= 1, "the kernel to have counted it")
+
+
+def reclaiming_more_than_there_is_is_no_error(tree: Tree) -> None:
+    """The kernel says EAGAIN then. What it takes is seen with version 1: files of this machine's root are charged to
+    nobody here."""
+    path = make("/reclaim")
+    with tree.open(path) as group, child(path, HOLD, 4) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        held = group.memory()
+        assert 4 * MIB <= held.working_set <= held.usage, held
+        assert 0 <= group.reclaim(1 << 40) <= held.usage
+
+
+def a_group_that_was_removed_is_gone(tree: Tree) -> None:
+    with tree.open(make("/gone")) as group:
+        group.cpu()
+        group.memory()
+        (ROOT / "gone").rmdir()
+        for reading in (group.cpu_usage_ns, group.quota, group.memory, group.processes):
+            refused(reading, CgroupGone)
+        refused(lambda: group.set_quota(Quota(5000)), CgroupGone)
+
+
+def a_controller_that_is_not_enabled_is_told(tree: Tree) -> None:
+    make("/bare")
+    (ROOT / "bare/sub").mkdir()
+    with tree.open("/bare/sub") as group:
+        assert group.cpu_usage_ns() >= 0, "which is told without it too"
+        assert group.cpu().throttled_periods is None
+        error = refused(group.quota, CgroupUnsupported)
+        assert "subtree_control" in error.hint
+        refused(lambda: group.set_memory_high(MIB), CgroupUnsupported)
+
+
+def a_process_that_is_gone_leaves_the_list(tree: Tree) -> None:
+    path = make("/processes")
+    with tree.open(path) as group:
+        with child(path, BURN) as burning:
+            assert group.processes() == (burning.pid,)
+        until(lambda: group.processes() == (), "the process to be gone")
+
+
+CHECKS = (
+    a_quota_holds,
+    layout_is_found,
+    what_is_out_of_range_is_refused,
+    a_child_may_have_more_than_its_parent,
+    memory_high_is_in_pages,
+    who_takes_too_much_is_killed_and_counted,
+    reclaiming_more_than_there_is_is_no_error,
+    a_group_that_was_removed_is_gone,
+    a_controller_that_is_not_enabled_is_told,
+    a_process_that_is_gone_leaves_the_list,
+)
+
+
+def main() -> None:
+    results = {"controllers": (ROOT / "cgroup.controllers").read_text().split()}
+    with open_tree(find_layout(str(ROOT))) as tree:
+        for check in CHECKS:
+            try:
+                check(tree)
+                results[check.__name__] = []
+            except Exception:
+                results[check.__name__] = traceback.format_exc().splitlines()
+    print(f"\nRESULT {json.dumps(results)}", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    finally:
+        sys.stdout.flush()
+        ctypes.CDLL(None).reboot(HALT)

@@ -1,0 +1,219 @@
+"""Control groups of version 1 as the kernel has them: what it takes, what it refuses, and what is measured there.
+
+Children burn CPU on a machine that others use, so nothing here expects that much is used: only that no more is used
+than allowed, and that the kernel counts it.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.cgroups import (
+    CgroupBusy,
+    CgroupDenied,
+    CgroupGone,
+    CgroupRefused,
+    Driver,
+    Group,
+    Quota,
+    QuotaChange,
+    Tree,
+    find_layout,
+    in_order,
+    open_tree,
+)
+from agent.cgroups.base import Directory
+from agent.cgroups.detection import Version
+from agent.model import ContainerState, PodState, QosClass, State
+from agent.state import Collector, PodFacts
+from tests.agent.state.node import KnownPods, container_id, uid
+from tests.real.cgroups import BUSY, CACHE, HOLD, ROOT, Groups, need_cgroup_v1
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.real, pytest.mark.cgroup_v1, pytest.mark.slow]
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def groups() -> Iterator[Groups]:
+    need_cgroup_v1()
+    with Groups() as groups:
+        yield groups
+
+
+@pytest.fixture(scope="module")
+def tree(groups: Groups) -> Iterator[Tree]:
+    layout = find_layout(str(ROOT))
+    assert layout.version in (Version.V1, Version.HYBRID)
+    with open_tree(layout) as tree:
+        yield tree
+
+
+def used_cores(group: Group) -> float:
+    """On average of the half second to come."""
+    began, before = time.monotonic(), group.cpu_usage_ns()
+    time.sleep(0.5)
+    after, elapsed = group.cpu_usage_ns(), time.monotonic() - began
+    return (after - before) / 1e9 / elapsed
+
+
+def test_a_quota_holds_and_the_kernel_counts_how_often_it_did(groups: Groups, tree: Tree):
+    path = groups.make("quota")
+    with tree.open(path) as group:
+        assert group.quota() == Quota(None)
+        assert (group.weight(), group.shares()) == (1024, 1024)
+        group.set_quota(Quota(20_000))
+        groups.run("quota", BUSY, 1.0)
+        wait_for(lambda: (group.cpu().throttled_periods or 0) >= 3, what="the kernel to hold it back")
+        # A pause of the whole machine may count as used: it takes half a second without.
+        wait_for(lambda: 0 < used_cores(group) <= 0.26, what="half a second in which it used no more than its quota")
+        group.set_quota(Quota(None))
+        assert group.quota() == Quota(None)
+        assert len(group.processes()) == 1
+
+
+@pytest.mark.parametrize("quota", [Quota(999), Quota(0), Quota(5000, 999), Quota(5000, 1_000_001)], ids=str)
+def test_what_is_out_of_range_is_refused_with_the_range(groups: Groups, tree: Tree, quota: Quota):
+    path = groups.path("range")
+    if not next(groups.directories("range")).exists():
+        groups.make("range")
+    with tree.open(path) as group:
+        with pytest.raises(CgroupRefused, match="refuses") as raised:
+            group.set_quota(quota)
+        assert "1000" in raised.value.hint
+        assert group.quota() == Quota(None)
+        with pytest.raises(CgroupRefused, match="shares") as raised:
+            group.set_weight(-1)
+        assert "262144" in raised.value.hint
+
+
+def test_no_group_has_more_than_the_one_above_and_the_order_of_changes_heeds_it(groups: Groups, tree: Tree):
+    parent, child = groups.make("order"), groups.make("order/child")
+
+    def change(path: str, before: int | None, after: int | None) -> QuotaChange:
+        return QuotaChange(path, Quota(before), Quota(after))
+
+    def make(changes: list[QuotaChange]) -> None:
+        for each in in_order(changes):
+            with tree.open(each.path) as group:
+                group.set_quota(each.after)
+
+    make([change(parent, None, 50_000), change(child, None, 40_000)])
+    with tree.open(child) as group, pytest.raises(CgroupRefused) as raised:
+        group.set_quota(Quota(60_000))
+    assert "The group above has 50000 of 100000" in raised.value.hint
+    with tree.open(parent) as group, pytest.raises(CgroupRefused):
+        group.set_quota(Quota(30_000))
+    make([change(parent, 50_000, 30_000), change(child, 40_000, 20_000)])
+    make([change(child, 20_000, 80_000), change(parent, 30_000, 90_000)])
+    make([change(parent, 90_000, None), change(child, 80_000, None)])
+    with tree.open(child) as group:
+        assert group.quota() == Quota(None)
+
+
+def test_memory_its_limit_its_cache_and_who_is_killed(groups: Groups, tree: Tree, tmp_path: Path):
+    path = groups.make("memory")
+    *_, directory = groups.directories("memory")
+    with tree.open(path) as group:
+        assert group.memory_limit() is None
+        (directory / "memory.limit_in_bytes").write_text(str(64 * MIB))
+        assert group.memory_limit() == 64 * MIB
+        holder = groups.run("memory", HOLD, 32)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert 32 * MIB <= group.memory().working_set <= group.memory().usage <= 64 * MIB
+        limits = Directory.at(str(directory))
+        with pytest.raises(CgroupBusy, match="busy") as raised:
+            limits.write("memory.limit_in_bytes", str(4 * MIB))
+        limits.close()
+        assert "cannot be reclaimed" in raised.value.hint
+        cacher = groups.run("memory", CACHE, tmp_path / "file", 12)
+        assert cacher.stdout is not None
+        assert cacher.stdout.readline() == "cached\n"
+        assert group.reclaim(8 * MIB) > 4 * MIB
+        assert group.oom_kills() == 0
+        for child in (holder, cacher):  # else one of them may be who is killed first
+            child.kill()
+            child.wait()
+        greedy = groups.run("memory", HOLD, 96)
+        assert greedy.wait(timeout=60) == -9
+        wait_for(lambda: group.oom_kills() == 1, what="the kernel to have counted it")
+
+
+def test_pressure_is_told_beside_where_version_2_stands(groups: Groups):
+    unified = ROOT / "unified"
+    if not (unified / "cgroup.controllers").exists():
+        pytest.skip("there is no tree of version 2 beside version 1's")
+    with Groups(controllers=("unified",)) as beside:
+        path = beside.make("pressure")
+        for _ in range((os.cpu_count() or 1) + 1):
+            beside.run("pressure", BUSY, 1.0)
+        with open_tree(find_layout(str(ROOT))) as tree, tree.open(path) as group:
+            wait_for(lambda: group.pressure("cpu").some.total_us > 0, what="one to wait for a CPU")
+            assert 0.0 <= group.pressure("memory").some.avg10 <= 100.0
+
+
+def test_a_group_that_was_removed_while_it_was_open_is_gone(groups: Groups, tree: Tree):
+    path = groups.make("gone")
+    with tree.open(path) as group:
+        group.cpu()
+        group.memory()
+        groups.remove("gone")
+        for reading in (group.cpu_usage_ns, group.cpu, group.quota, group.memory, group.processes):
+            with pytest.raises(CgroupGone):
+                reading()
+        with pytest.raises(CgroupGone):
+            group.set_quota(Quota(5000))
+
+
+def test_who_may_not_write_is_told_what_it_needs(groups: Groups, tree: Tree):
+    path = groups.make("denied")
+    user = os.geteuid()
+    os.seteuid(65534)
+    try:
+        with tree.open(path) as group, pytest.raises(CgroupDenied, match="Permission denied") as raised:
+            group.set_quota(Quota(5000))
+    finally:
+        os.seteuid(user)
+    assert "privileged" in raised.value.hint
+
+
+def test_a_state_of_real_pods(groups: Groups, tree: Tree):
+    """Two pods of a kubelet whose cgroupRoot is our group: what the kernel counted is in the state, quota and all."""
+    facts = []
+    for number, share in ((1, 0.2), (2, 0.1)):
+        pod = f"kubepods/besteffort/pod{uid(number)}"
+        groups.make(f"{pod}/{container_id(number)}")
+        groups.run(f"{pod}/{container_id(number)}", BUSY, share)
+        containers = (ContainerState("main", container_id(number)),)
+        known = PodState("default", f"pod-{number}", uid(number), qos=QosClass.BEST_EFFORT, containers=containers)
+        facts.append(PodFacts(known, uid(number)))
+    collector = Collector(KnownPods(facts), nest=groups.name, run_queues=True)
+    with tree.open(groups.path(f"kubepods/besteffort/pod{uid(1)}/{container_id(1)}")) as group:
+        group.set_quota(Quota(50_000))
+
+    def look() -> State:
+        return asyncio.run(collector.collect(time.time()))
+
+    def used() -> State | None:
+        state = look()
+        return state if all((found.cpu or 0) > 0 for found in state.pods) else None
+
+    layout = find_layout(str(ROOT), nest=groups.name)
+    assert layout.driver is Driver.CGROUPFS
+    assert all(found.cpu is None and found.memory is not None for found in look().pods)
+    state = wait_for(used, what="CPU to be used")
+    assert state is not None
+    for found in state.pods:
+        assert found.containers[0].cpu is not None
+        assert found.containers[0].memory is not None
+        assert found.memory is not None
+    assert [found.containers[0].quota for found in state.pods] == [50_000, None]
+    names = {"cpu_total_usage", "memory_total_usage", "cpu_core_numbers", "container_sched_run_queue_time"}
+    assert names <= state.metrics.keys()
+    assert (state.value("cpu_core_numbers") or 0) >= 1
