@@ -116,6 +116,12 @@ def mostly(known: Bool) -> bool:
     return len(known) < 2 or 2 * int(np.count_nonzero(known)) >= len(known)
 
 
+def decides(known: Bool, *, fallback: str) -> bool:
+    """The same for the nodes asked about; of one alone of which nothing is known, what is so in the whole cluster:
+    `fallback` is what a plug-in goes by there, "" for load."""
+    return mostly(known) if len(known) > 1 or known.any() else not fallback
+
+
 def comparable(scores: F64) -> F64:
     """Scores [n] by something that is not known (NaN) of some nodes, so that nodes can be compared: where it is known
     of most, the others have the lowest of those, since what is not known must not speak for a node; else none has any.

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from scorers.arguments import Arguments
 from scorers.default_scheduler import least_allocated, requested_and_allocatable
-from scorers.framework import Scores, comparable, round_half_away, round_half_away_one
+from scorers.framework import Scores, comparable, decides, round_half_away, round_half_away_one
 from scorers.resources import CPU, MEMORY
 from scorers.statistics import LOADS, mu_sigma
 from scorers.table import PodInfo, Table
@@ -80,14 +80,14 @@ class LoadVariationRiskBalancing:
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
         """One pass over the nodes for each resource."""
-        if self.fallback(table, now=now):
+        fallback = self.fallback(table, now=now)
+        measured = [~np.isnan(table.load.average(LOADS[resource])[rows]) for resource in RESOURCES]
+        if not any(decides(known, fallback=fallback) for known in measured):
             return self._by_allocation(pod, table, rows)
         steps: dict[str, F64] = {}
         of_resources = [self._of_resource(pod, table, rows, resource, steps) for resource in RESOURCES]
         lowest = np.fmin(*map(comparable, of_resources))
-        if len(rows) > 1 and np.isnan(lowest).all():
-            return self._by_allocation(pod, table, rows)
-        silent = np.isnan(np.fmin(*of_resources))
+        silent = ~np.logical_or(*measured)
         values = np.where(silent, 0.0, round_half_away(np.fmax(lowest, 0.0)))
         inputs: dict[str, Any] = {
             "formula": self.args.formula,

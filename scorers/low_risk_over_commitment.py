@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from scorers import beta
 from scorers.arguments import Arguments
-from scorers.framework import Scores, comparable, mostly, round_half_away
+from scorers.framework import Scores, comparable, decides, round_half_away
 from scorers.resources import CPU, MEMORY
 from scorers.statistics import LOADS, mu_sigma
 from scorers.table import PodInfo, Table
@@ -153,9 +153,9 @@ class LowRiskOverCommitment:
         return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else LIMITS
 
     def _is_blind(self, table: Table, rows: I64, *, now: float) -> bool:
-        if self.fallback(table, now=now):
-            return True
-        return not any(mostly(~np.isnan(table.load.average(LOADS[resource])[rows])) for resource in RESOURCES)
+        fallback = self.fallback(table, now=now)
+        measured = (~np.isnan(table.load.average(LOADS[resource])[rows]) for resource in RESOURCES)
+        return not any(decides(known, fallback=fallback) for known in measured)
 
     def _risk(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
         capacity = table.allocatable.column(resource)[rows].astype(np.float64)

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.arguments import Arguments, ArgumentsError
-from scorers.framework import NO_ORDER, Scores, mostly
+from scorers.framework import NO_ORDER, Scores, decides
 from scorers.resources import CPU, amounts
 from scorers.table import PodInfo, Table
 from watcher.model import MetricType
@@ -104,7 +104,7 @@ class Peaks:
         """One pass over the nodes."""
         capacity = table.capacity.column(CPU)[rows].astype(np.float64)
         current = table.load.average(MetricType.CPU)[rows]
-        if self.fallback(table, now=now) or not mostly(~np.isnan(current)):
+        if not decides(~np.isnan(current), fallback=self.fallback(table, now=now)):
             why = "most nodes have no metrics: 0 for every node"
             return Scores(np.zeros(len(rows)), {"cpu load %": current}, {"fallback": NO_ORDER}, lambda _: why)
         request = _request(pod)

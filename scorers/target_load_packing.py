@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.arguments import Arguments
-from scorers.framework import Scores, comparable, mostly, round_half_away, round_half_away_one
+from scorers.framework import Scores, comparable, decides, mostly, round_half_away, round_half_away_one
 from scorers.resources import CPU, MEMORY, amount, amounts
 from scorers.table import PodInfo, Table
 from watcher.kube import Pod, Quantity
@@ -130,15 +130,17 @@ class TargetLoadPacking:
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
         """One pass over the nodes for each resource."""
         first, *others = self._resources
-        if self.fallback(table, now=now) or not mostly(self._known(table, rows)):
+        if not decides(self._known(table, rows), fallback=self.fallback(table, now=now)):
             return self._by_allocation(pod, table, rows)
         steps: dict[str, F64] = {}
         values = self._of_resource(pod, table, rows, first, steps)
         for resource in others:
             scores = self._of_resource(pod, table, rows, resource, steps)
             there = table.capacity.column(self._kubernetes_name(resource))[rows] > 0
-            scores = np.where(np.isnan(steps[f"{resource} predicted %"]), np.nan, scores)
-            values[there] = np.fmin(values[there], comparable(scores[there]))
+            known = np.where(np.isnan(steps[f"{resource} predicted %"]), np.nan, scores)
+            counted = np.full(len(rows), np.nan)
+            counted[there] = comparable(known[there])
+            values = np.fmin(values, counted)
         inputs = {"targetUtilization": self.args.target_utilization, "podDemand": self._demands(pod)}
         return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
 
@@ -164,7 +166,8 @@ class TargetLoadPacking:
         with np.errstate(divide="ignore", invalid="ignore"):
             predicted = np.where(capacity > 0, 100.0 * (load / 100.0 * capacity + more) / capacity, load * 0.0)
         scores = packing_scores(predicted, target=self.args.target_utilization)
-        steps[f"{resource} load %"], steps[f"{resource} of recent pods"] = load, missing
+        steps[f"{resource} capacity"], steps[f"{resource} load %"] = capacity, load
+        steps[f"{resource} of recent pods"] = missing
         steps[f"{resource} predicted %"], steps[f"{resource} score"] = predicted, scores
         return scores
 
@@ -212,7 +215,9 @@ class TargetLoadPacking:
         said = []
         for resource in self.args.resources:
             predicted = float(steps[f"{resource} predicted %"][i])
-            if np.isnan(predicted):
+            if np.isnan(predicted) and steps[f"{resource} capacity"][i] == 0:
+                said.append(f"the node has no {resource}")
+            elif np.isnan(predicted):
                 said.append(f"{resource} is not known, and counts as the lowest of these nodes if most have it")
             elif predicted > 100.0:
                 said.append(f"{resource} would be at {predicted:.1f} %, more than there is")

@@ -8,6 +8,7 @@ any load.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,10 +18,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scorers import default_scheduler
+from scorers.extender import Extender
 from scorers.profiles import PluginSettings, ProfileSettings
 from scorers.ranking import Profile
 from scorers.registry import PLUGINS, extension_points, factory_of
 from scorers.table import PodInfo, Table, pod_info
+from tests.fakes.service import Live
 from tests.scorers import reference
 from tests.scorers.cluster import NOW, load, node, pod, rows, table
 from tests.scorers.reference import NodeState
@@ -187,6 +190,38 @@ def test_load_that_is_too_old_is_none(of: Cluster, asking: PodInfo, plugins: lis
     found = made.rank(asking, rows(cluster), now=NOW).values
     expected = fresh if age <= 300 else ranked(of.table(None), of, asking, *names, weights=weights)
     assert expected.tolist() == found.tolist()
+
+
+@given(clusters(least=3), ASKING, PROFILES, st.data())
+def test_load_of_the_nodes_asked_about_decides_however_few_they_are(
+    of: Cluster, asking: PodInfo, plugins: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    """There may be many nodes in a cluster that nobody measures, and that a pod cannot have."""
+    names, weights = zip(*plugins, strict=True)
+    asked = data.draw(st.lists(st.sampled_from(of.names), min_size=1, unique=True))
+    loads = {name: of.loads[name] for name in asked}
+    found = ranked(of.table(loads), of, asking, *names, weights=weights, asked=asked)
+    measured = ranked(of.table(of.loads), of, asking, *names, weights=weights, asked=asked)
+    assert measured.tolist() == found.tolist()
+
+
+def test_over_http_load_of_few_nodes_changes_nothing() -> None:
+    """What kube-scheduler is told is what it would find itself, and explain says why."""
+    nodes = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in "abc"]
+    pods = [pod("p", node="a", containers=[{"requests": {"cpu": "3", "memory": "2Gi"}}], scheduled=NOW - 900)]
+    wanted = {"metadata": {"name": "web", "uid": "web"}, "spec": {"containers": [{"name": "c"}]}}
+    body = json.dumps({"Pod": wanted, "NodeNames": ["a", "b", "c"]}).encode()
+    for loads in (None, load({"a": {("CPU", "AVG"): 1.0, ("Memory", "AVG"): 1.0}})):
+        cluster = table(nodes, pods, loads)
+        plugins = (PluginSettings("LoadVariationRiskBalancing", 1, {}, ("score",)),)
+        settings = ProfileSettings("p", plugins, precise_scores=True, reserve="off")
+        extender = Extender(cluster, {"p": Profile(settings, cluster)}, now=lambda: NOW)
+        with Live(routes=extender.routes()) as live:
+            answer = live.ask("/scheduler/p/prioritize", method="POST", body=body).json()
+            told = live.ask("/scheduler/p/explain", method="POST", body=body).json()["nodes"][0]["plugins"][0]
+        assert {"a": 47, "b": 97, "c": 97} == {each["Host"]: each["Score"] for each in answer}
+        assert {"fallback": "allocation"} == told["inputs"]
+        assert "most nodes have no metrics: spread by requests, as NodeResourcesFit does: 97" == told["reason"]
 
 
 # --- load of most nodes ----------------------------------------------------------------------------------------------

@@ -150,6 +150,7 @@ def test_memory_may_count_too():
     )
     scores = score(table(nodes, loads=loads), info(), resources=["cpu", "memory"])
     assert scores.values.tolist() == [20.0, 20.0, 20.0]
+    assert scores.steps["cpu score"].tolist() == [100.0, 20.0, 100.0]
     assert "memory is not known" in scores.reason(2)
 
 
