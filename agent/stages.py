@@ -157,6 +157,8 @@ class Stages:
         keys = [key for key, each in task.wanted.items() if metric.name in each.metrics]
         for pod in self._ordered(task.kind, metric, keys):
             planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], self._room(task, metric))
+            if task.kind == "evict" and planned.steps:
+                planned = self._evicted_for_all(task, metric, pod, planned)
             looked = _Looked(pod, metric, _worth_it(planned))
             if any(each.pod.uid == pod.uid for each in task.chosen):
                 looked = replace(looked, why="it is acted on for another metric already")
@@ -168,6 +170,15 @@ class Stages:
             task.looked.append(looked)
             if not looked.why:
                 self._credit(task, looked, 1.0)
+
+    def _evicted_for_all(self, task: _Task, metric: Metric, pod: PodState, planned: Planned) -> Planned:
+        """With what the pod's end releases by the knowledge of the other metrics: each knows of its own resource."""
+        others = [self._given.metrics[name] for name in task.gaps if name != metric.name]
+        released: dict[str, float] = {}
+        for other in others:
+            released |= self._planned("evict", other, pod, task.wanted[pod.key], None).released
+        released |= planned.released
+        return Planned(tuple(replace(step, released=released) for step in planned.steps), released)
 
     def _room(self, task: _Task, metric: Metric) -> float | None:
         """How much restoring may bring back at most without reaching the watermark that throttles."""

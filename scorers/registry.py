@@ -9,10 +9,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from scorers.framework import Factory, FilterPlugin, ScorePlugin
+from watcher import extensions
 
 ENTRY_POINT_GROUP = "load_watcher.scorers"
 
@@ -37,7 +37,7 @@ class UnknownPlugin(ValueError):
 
 def known_names() -> tuple[str, ...]:
     """The plug-ins of this installation, sorted."""
-    return tuple(sorted({*PLUGINS, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))}))
+    return tuple(sorted({*PLUGINS, *extensions.names(ENTRY_POINT_GROUP)}))
 
 
 def factory_of(name: str) -> Factory[ScorePlugin | FilterPlugin]:
@@ -45,21 +45,21 @@ def factory_of(name: str) -> Factory[ScorePlugin | FilterPlugin]:
     if name in PLUGINS:
         module, attribute = PLUGINS[name].split(":")
         return _checked(name, getattr(import_module(module), attribute))
-    points = tuple(entry_points(group=ENTRY_POINT_GROUP, name=name))
-    homes = ", ".join(sorted(point.dist.name if point.dist is not None else point.value for point in points))
-    if not points:
+    try:
+        factory = extensions.load(ENTRY_POINT_GROUP, name)
+    except KeyError as error:
         known = known_names()
         near = difflib.get_close_matches(name, known, n=1)
         cure = f"did you mean {near[0]}?" if near else "check the spelling"
-        raise UnknownPlugin(f"there is no plug-in {name}; known are {', '.join(known)}", cure)
-    if len(points) > 1:
-        raise UnknownPlugin(f"the plug-in {name} is in several packages, {homes}", "uninstall all but one")
-    try:
-        factory = points[0].load()
-    except Exception as error:  # whatever the import of foreign code may raise
+        raise UnknownPlugin(f"there is no plug-in {name}; known are {', '.join(known)}", cure) from error
+    except extensions.InSeveralPackages as error:
         raise UnknownPlugin(
-            f"the plug-in {name} cannot be loaded from the package {homes}: {type(error).__name__}: {error}",
-            f"mend or uninstall {homes}; was it made for this version of load-watcher, with its dependencies?",
+            f"the plug-in {name} is in several packages, {error.homes}", "uninstall all but one"
+        ) from error
+    except extensions.CannotBeLoaded as error:
+        raise UnknownPlugin(
+            f"the plug-in {name} cannot be loaded from the package {error.homes}: {error}",
+            f"mend or uninstall {error.homes}; was it made for this version of load-watcher, with its dependencies?",
         ) from error
     return _checked(name, factory)
 

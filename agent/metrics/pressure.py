@@ -1,6 +1,7 @@
-"""psi_{cpu,memory,io}_{some,full}_avg10: share of the last ten seconds in which tasks waited for a resource, in percent
-(Documentation/accounting/psi.rst). Nobody can compute how much of it a pod causes, so none is quantified: a rule on one
-of them acts on all of its pods. Waiting for CPU can be throttled, all can be evicted for."""
+"""psi_{cpu,memory,io}_{some,full}_{avg10,avg60,avg300}: share of the last seconds in which some, or all, tasks waited
+for a resource, in percent (Documentation/accounting/psi.rst). Nobody can compute how much of it a pod causes, so none
+is quantified: a rule on one of them acts on all of its pods. Waiting for CPU can be throttled, all can be evicted
+for."""
 
 from __future__ import annotations
 
@@ -8,9 +9,12 @@ from agent.metrics.attributes import Metric
 from agent.metrics.pods import evicting, restoring, throttling
 from agent.sorters import Chains
 
-CPU_NAMES = ("psi_cpu_some_avg10", "psi_cpu_full_avg10")
-MEMORY_NAMES = ("psi_memory_some_avg10", "psi_memory_full_avg10")
-IO_NAMES = ("psi_io_some_avg10", "psi_io_full_avg10")
+SHARES = ("some", "full")
+SPANS = ("avg10", "avg60", "avg300")
+
+CPU_NAMES = tuple(f"psi_cpu_{share}_{span}" for share in SHARES for span in SPANS)
+MEMORY_NAMES = tuple(f"psi_memory_{share}_{span}" for share in SHARES for span in SPANS)
+IO_NAMES = tuple(f"psi_io_{share}_{span}" for share in SHARES for span in SPANS)
 
 
 def metrics(chains: Chains) -> tuple[Metric, ...]:

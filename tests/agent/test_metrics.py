@@ -173,8 +173,7 @@ def test_what_memory_and_cpu_are_to_the_registry():
     assert throttleable == {
         CPU,
         "ext_res_container_cpu_total_usage",
-        "psi_cpu_some_avg10",
-        "psi_cpu_full_avg10",
+        *(f"psi_cpu_{share}_{span}" for share in ("some", "full") for span in ("avg10", "avg60", "avg300")),
     }
     assert all(metrics[name].sortable for name in metrics)
     assert 4 == len(upstream_metrics())

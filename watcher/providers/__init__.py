@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
+from watcher import extensions
 from watcher.providers.base import Provider, ProviderRefused
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ PROVIDERS: Mapping[str, str] = {
 
 def known_names() -> tuple[str, ...]:
     """The provider names that this installation can build, sorted."""
-    return tuple(sorted({*PROVIDERS, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))}))
+    return tuple(sorted({*PROVIDERS, *extensions.names(ENTRY_POINT_GROUP)}))
 
 
 def build(settings: Settings) -> Provider:
@@ -55,15 +55,15 @@ def _factory(name: str) -> Factory:
         module, function = PROVIDERS[name].split(":")
         factory: Factory = getattr(import_module(module), function)
         return factory
-    points = tuple(entry_points(group=ENTRY_POINT_GROUP, name=name))
-    homes = ", ".join(sorted(point.dist.name if point.dist is not None else point.value for point in points))
-    if len(points) > 1:
-        raise ProviderRefused(f"the provider {name} is in several packages: {homes}", hint="Uninstall all but one.")
     try:
-        factory = points[0].load()
-    except Exception as error:  # whatever the import of foreign code may raise
+        factory = extensions.load(ENTRY_POINT_GROUP, name)
+    except extensions.InSeveralPackages as error:
         raise ProviderRefused(
-            f"the provider {name} cannot be loaded from the package {homes}: {type(error).__name__}: {error}",
-            hint=f"Is {homes} made for this version of load-watcher, and are its dependencies installed?",
+            f"the provider {name} is in several packages: {error.homes}", hint="Uninstall all but one."
+        ) from error
+    except extensions.CannotBeLoaded as error:
+        raise ProviderRefused(
+            f"the provider {name} cannot be loaded from the package {error.homes}: {error}",
+            hint=f"Is {error.homes} made for this version of load-watcher, and are its dependencies installed?",
         ) from error
     return factory

@@ -1,0 +1,32 @@
+"""kubelet_running_pods: how many pods run on the node. Each that is evicted releases one, so that a rule can keep a
+node to a number of pods; they cannot be throttled for it."""
+
+from __future__ import annotations
+
+from agent.metrics.attributes import Circumstances, Metric, Planned, eviction
+from agent.metrics.pods import usage_released
+from agent.model import PodState
+from agent.sorters import Chains, class_and_priority, ordered_by, running_time
+
+NAME = "kubelet_running_pods"
+
+
+def evict(pod: PodState, grace: float | None, circumstances: Circumstances) -> Planned:
+    """One pod fewer, and what it uses besides, which closes other gaps too."""
+    return eviction(pod, grace, NAME, {**usage_released(pod), "pods": 1.0})
+
+
+def metrics(chains: Chains) -> tuple[Metric, ...]:
+    """The youngest of the least important goes first."""
+    return (
+        Metric(
+            name=NAME,
+            action_priority=1,
+            sortable=True,
+            sort=ordered_by(class_and_priority, running_time),
+            evictable=True,
+            evict_quantified=True,
+            evict=evict,
+            resource="pods",
+        ),
+    )
