@@ -208,7 +208,9 @@ class Audit:
         self._connection = connection
         self._tell = tell
         self._rows = rows
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._joined = False
+        self._news: list[Deed] = []
 
     @classmethod
     def open(cls, path: Path, *, now: float, tell: Callable[[Deed], None] = lambda _: None, rows: int = ROWS) -> Self:
@@ -235,9 +237,7 @@ class Audit:
     def begin(self, deed: Deed) -> Deed:
         """Write down what is about to be done; once this returns, it may be. Returns it with its number."""
         with self._transaction():
-            begun = self._insert(deed)
-        self._tell(begun)
-        return begun
+            return self._news_of(self._insert(deed))
 
     def begin_quota(self, deed: Deed, *, path: str, found: Quota, intended: Quota, afresh: bool = False) -> Deed:
         """The same of a CPU quota. What the container has now (`found`) is remembered as its original unless one is
@@ -245,7 +245,7 @@ class Audit:
         agent wrote last, although it may have ended before it could say so."""
         identity = (deed.container_id, deed.pod, deed.uid, deed.container, path, deed.time)
         with self._transaction():
-            begun = self._insert(deed)
+            begun = self._news_of(self._insert(deed))
             if afresh:
                 self._connection.execute("DELETE FROM originals WHERE container_id = ?", (deed.container_id,))
             self._connection.execute(
@@ -254,15 +254,12 @@ class Audit:
                 " ON CONFLICT (container_id) DO UPDATE SET intended = excluded.intended, written = excluded.original",
                 (*identity, _quota_text(found), _quota_text(intended)),
             )
-        self._tell(begun)
         return begun
 
     def finish(self, deed: Deed, outcome: Outcome, *, now: float, message: str = "") -> Deed:
         """Write down what became of it."""
         with self._transaction():
-            done = self._update(deed, outcome, now=now, message=message)
-        self._tell(done)
-        return done
+            return self._news_of(self._update(deed, outcome, now=now, message=message))
 
     def finish_quota(
         self, deed: Deed, outcome: Outcome, *, now: float, written: Quota | None, message: str = ""
@@ -270,7 +267,7 @@ class Audit:
         """The same of a CPU quota. `written` is what the container has now by the agent's doing; None if it has none of
         the agent's any more, and then there is nothing left to put back."""
         with self._transaction():
-            done = self._update(deed, outcome, now=now, message=message)
+            done = self._news_of(self._update(deed, outcome, now=now, message=message))
             if written is None:
                 self._connection.execute("DELETE FROM originals WHERE container_id = ?", (deed.container_id,))
             else:
@@ -278,7 +275,6 @@ class Audit:
                     "UPDATE originals SET written = ?, intended = NULL WHERE container_id = ?",
                     (_quota_text(written), deed.container_id),
                 )
-        self._tell(done)
         return done
 
     def measured(self, deed: Deed, released: Released, *, now: float) -> Deed:
@@ -288,9 +284,7 @@ class Audit:
                 "UPDATE deeds SET measured = ?, measured_at = ? WHERE id = ?",
                 (json.dumps(dict(released)), now, deed.id),
             )
-        done = replace(deed, measured=released, measured_at=now)
-        self._tell(done)
-        return done
+            return self._news_of(replace(deed, measured=released, measured_at=now))
 
     def unmeasured(self, *, since: float, before: float) -> tuple[Deed, ...]:
         """Deeds begun in that time (`before` not included) that were done and of which no effect is known yet."""
@@ -332,14 +326,21 @@ class Audit:
 
     # --- what is to be put back --------------------------------------------------------------------------------------
 
-    def remembered(self) -> Mapping[str, Remembered]:
-        """The containers that have, or may have, a quota of the agent's, by id."""
+    def remembered(self, container_id: str | None = None) -> Mapping[str, Remembered]:
+        """The containers that have, or may have, a quota of the agent's, by id; or this one alone."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT container_id, pod, uid, container, path, since, original, written, intended"
-                " FROM originals ORDER BY path"
+                " FROM originals WHERE ?1 IS NULL OR container_id = ?1 ORDER BY path",
+                (container_id,),
             )
             return {row[0]: _remembered(row) for row in rows}
+
+    def owed(self) -> int:
+        """How many containers these are."""
+        with self._reading() as connection:
+            (count,) = connection.execute("SELECT count(*) FROM originals").fetchone()
+            return int(count)
 
     def originals(self) -> Mapping[str, Original]:
         """The same for the planner."""
@@ -378,16 +379,38 @@ class Audit:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What is written inside, by this thread, is committed at once: one wait for the disk and not one each."""
+        with self._transaction():
+            self._joined = True
+            try:
+                yield
+            finally:
+                self._joined = False
+
+    @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         with self._lock, _translated(self.path):
+            if self._joined:
+                yield
+                return
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:
+                self._news.clear()
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+        news, self._news = self._news, []
+        for deed in news:
+            self._tell(deed)
+
+    def _news_of(self, deed: Deed) -> Deed:
+        """To be told once it is committed."""
+        self._news.append(deed)
+        return deed
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

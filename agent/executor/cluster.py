@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,11 @@ log = logging.getLogger(__name__)
 COMPONENT = "load-watcher-agent"
 TAINT_EFFECT = "PreferNoSchedule"
 MIRROR = "kubernetes.io/config.mirror"
+CHANGE_WITHIN_S = 5.0
+"""For taint and condition, with the tries that conflicts take."""
+TELL_WITHIN_S = 2.0
+SILENT_FOR_S = 60.0
+"""After an Event that could not be written: a plan has many, and none of them is worth waiting for a dead server."""
 AGAIN_AFTER_S = 30.0
 """How long a pod that a budget protected is left alone, where the API does not say."""
 
@@ -99,7 +105,7 @@ class Cluster:
         self._clock = clock
         self._not_before: dict[str, float] = {}
         self._reporter = Reporter(component=COMPONENT, host=node)
-        self._events_fail = False
+        self._silent_since: float | None = None
 
     # --- evictions ---------------------------------------------------------------------------------------------------
 
@@ -135,19 +141,22 @@ class Cluster:
         nothing. Raises nothing."""
         changed = False
         try:
-            if step.disable:
-                changed = await add_taint(self._client, self.node, Taint(SCHEDULING_TAINT, TAINT_EFFECT))
-            else:
-                changed = await remove_taint(self._client, self.node, key=SCHEDULING_TAINT, effect=TAINT_EFFECT)
-            await set_condition(
-                self._client,
-                self.node,
-                SCHEDULING_CONDITION,
-                status=step.disable,
-                now=self._clock(),
-                reason="AvoidanceTriggered" if step.disable else "RestoreTriggered",
-                message=step.reason,
-            )
+            async with asyncio.timeout(CHANGE_WITHIN_S):
+                if step.disable:
+                    changed = await add_taint(self._client, self.node, Taint(SCHEDULING_TAINT, TAINT_EFFECT))
+                else:
+                    changed = await remove_taint(self._client, self.node, key=SCHEDULING_TAINT, effect=TAINT_EFFECT)
+                await set_condition(
+                    self._client,
+                    self.node,
+                    SCHEDULING_CONDITION,
+                    status=step.disable,
+                    now=self._clock(),
+                    reason="AvoidanceTriggered" if step.disable else "RestoreTriggered",
+                    message=step.reason,
+                )
+        except TimeoutError:
+            return changed, f"the API did not do it within {CHANGE_WITHIN_S:.0f} s"
         except KubeError as error:
             return changed, f"{error}. {error.hint}" if error.hint else str(error)
         return changed, ""
@@ -156,23 +165,22 @@ class Cluster:
 
     async def tell(self, about: About | None, *, reason: str, message: str, warning: bool = True) -> None:
         """Write an Event about a pod, or about this node (None). One that cannot be written is no reason not to act;
-        that they cannot be is logged once."""
+        that they cannot be is logged once, and none is tried for a minute."""
+        now = self._clock()
+        if self._silent_since is not None and 0.0 <= now - self._silent_since < SILENT_FOR_S:
+            return
         try:
-            await report(
-                self._client,
-                about or About("Node", self.node),
-                reason=reason,
-                message=message,
-                warning=warning,
-                by=self._reporter,
-                now=self._clock(),
-            )
-        except KubeError as error:
-            if not self._events_fail:
-                log.warning("no Events are written: %s. %s", error, error.hint)
-            self._events_fail = True
+            async with asyncio.timeout(TELL_WITHIN_S):
+                subject = about or About("Node", self.node)
+                await report(
+                    self._client, subject, reason=reason, message=message, warning=warning, by=self._reporter, now=now
+                )
+        except (KubeError, TimeoutError) as error:
+            if self._silent_since is None:
+                log.warning("no Events are written: %s", str(error) or "the API does not answer")
+            self._silent_since = now
         else:
-            self._events_fail = False
+            self._silent_since = None
 
 
 def _objection(pod: Pod, step: EvictStep) -> tuple[Fate, str] | None:

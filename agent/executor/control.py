@@ -23,10 +23,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from watcher.kube import CONFIG_MAPS, NODES, KubeClient, KubeConflict, KubeError, KubeNotFound, PatchKind
+from watcher.kube import (
+    CONFIG_MAPS,
+    NODES,
+    KubeClient,
+    KubeConflict,
+    KubeError,
+    KubeNotFound,
+    KubeUnreachable,
+    PatchKind,
+)
 
 WINDOW_S = 60.0
 NODES_COUNTED_FOR_S = 600.0
+LOOK_WITHIN_S = 3.0
+"""Quotas wait for this answer: a server that hangs must not keep them waiting for long."""
 RETRY_AFTER_S = (0.05, 0.1, 0.2, 0.4)
 AHEAD_S = 60.0
 """A line that is further in the future was written by a clock that is wrong."""
@@ -55,6 +66,8 @@ class Control:
     """A number of nodes; or, below 1, a share of all. "1" is one node, "100%" is infinity."""
     recent: tuple[tuple[float, str], ...] = ()
     problem: str = ""
+    away: bool = False
+    """The API does not answer: nothing is to be asked of it in this cycle."""
 
 
 def read_control(data: Mapping[str, str]) -> Control:
@@ -147,14 +160,21 @@ class Controls:
         """What the map says now. Raises nothing: where it cannot be read, evictions are not allowed, and a brake that
         was pulled when it last could be stays so."""
         try:
-            control = read_control((await self._client.get(CONFIG_MAPS, self._key)).data)
+            async with asyncio.timeout(LOOK_WITHIN_S):
+                control = read_control((await self._client.get(CONFIG_MAPS, self._key)).data)
         except KubeNotFound:
             self.last = None
             return Control(problem=f"there is no ConfigMap {self._key}, which says how many evictions are allowed")
+        except TimeoutError:
+            return self._unknown("the API does not answer", away=True)
         except KubeError as error:
-            return Control(self.last or Enforcement.ON, problem=f"the ConfigMap {self._key} cannot be read: {error}")
+            return self._unknown(str(error), away=isinstance(error, KubeUnreachable))
         self.last = control.enforcement
         return control
+
+    def _unknown(self, why: str, *, away: bool) -> Control:
+        problem = f"the ConfigMap {self._key} cannot be read: {why}"
+        return Control(self.last or Enforcement.ON, problem=problem, away=away)
 
     async def take(self, *, now: float) -> str:
         """Spend a token of the budget for one eviction; returns why there is none, "" if it is spent. Never raises."""

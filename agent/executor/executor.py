@@ -107,15 +107,16 @@ class Executor:
         nothing: what fails is in the report."""
         steps = self._with_what_is_owed(plan)
         try:
-            idle = not steps and not await self._holds_something()
+            owing = await self._owing()
         except AuditError as error:
             return Report(Stance.PREVIEW, "the audit cannot be read", (), _told(error))
-        if idle:
+        if not steps and not owing:
             return Report(Stance.ENFORCE if self._permissions.enforce else Stance.PREVIEW)
-        stance, why = await self._stance(state)
-        if stance is Stance.PREVIEW:
-            return Report(stance, why, tuple(Result(step, Fate.WOULD, would(step)) for step in steps))
-        report = await _Run(self._means, stance, why, state, cycle, needed).carry_out(steps)
+        situation = await self._situation(state, owing=owing)
+        if situation.stance is Stance.PREVIEW:
+            results = tuple(Result(step, Fate.WOULD, would(step)) for step in steps)
+            return Report(situation.stance, situation.why, results)
+        report = await _Run(self._means, situation, state, cycle, needed).carry_out(steps)
         for each in report.results:
             if isinstance(each.step, SchedulingStep):
                 self._owed = each.step if each.fate is Fate.FAILED else None
@@ -128,27 +129,26 @@ class Executor:
             return plan.steps
         return (owed, *plan.steps) if plan.scheduling_disabled in (None, owed.disable) else plan.steps
 
-    async def _holds_something(self) -> bool:
-        """Whether there is anything to give back, should the brake be pulled."""
-        if not self._permissions.enforce:
-            return False
+    async def _owing(self) -> int:
+        """How much there is to be given back: quotas, and the taint."""
         audit = self._means.audit
-        if await asyncio.to_thread(audit.remembered):
-            return True
-        return await asyncio.to_thread(audit.kept, TAINTED_KEPT, bool) is True
+        tainted = await asyncio.to_thread(audit.kept, TAINTED_KEPT, bool)
+        return await asyncio.to_thread(audit.owed) + bool(tainted)
 
-    async def _stance(self, state: State) -> tuple[Stance, str]:
+    async def _situation(self, state: State, *, owing: int) -> _Situation:
         if not self._permissions.enforce:
-            return Stance.PREVIEW, "enforcing was not asked for"
+            left = f"; {owing} changes of an earlier run stay, until load-watcher agent restore" if owing else ""
+            return _Situation(Stance.PREVIEW, f"enforcing was not asked for{left}")
         others = rivals(state.pods, await asyncio.to_thread(process_names, self._permissions.proc))
         if others and not self._permissions.beside_others:
-            return Stance.PREVIEW, f"it manages the same control groups: {', '.join(others)}"
+            why = f"the same control groups are managed by {', '.join(others)}"
+            return _Situation(Stance.RESTORE_ALL if owing else Stance.PREVIEW, why)
         cluster = self._means.cluster
         if cluster is None:
-            return Stance.THROTTLE_ONLY, "there is no Kubernetes API"
+            return _Situation(Stance.THROTTLE_ONLY, "there is no Kubernetes API")
         control = await cluster.controls.look()
         await self._remember_brake(cluster.controls.last)
-        return _stance_of(control)
+        return _of(control)
 
     async def _remember_brake(self, brake: Enforcement | None) -> None:
         """Over a restart too, for the API may be away then."""
@@ -165,8 +165,8 @@ class Executor:
 
     async def restore_all(self, *, reason: str, cycle: int = 0) -> tuple[PutBack, ...]:
         """Every quota back to what it was, and new pods welcome again. Raises AuditError if that cannot be recorded."""
-        state = State(self._means.clock())
-        return await _Run(self._means, Stance.RESTORE_ALL, reason, state, cycle, _always).put_everything_back()
+        situation, state = _Situation(Stance.RESTORE_ALL, reason), State(self._means.clock())
+        return await _Run(self._means, situation, state, cycle, _always).put_everything_back()
 
     async def leave(self, on_exit: OnExit) -> tuple[PutBack, ...]:
         """The last thing to be done before the process ends. Raises AuditError."""
@@ -177,27 +177,40 @@ class Executor:
     async def look_back(self, state: State) -> tuple[Deed, ...]:
         """Held against this state: what the deeds of the cycle before released. Quotas of containers that have ended
         are forgotten. To be called once a cycle, before `run`. Raises AuditError."""
-        present = frozenset(container.id for pod in state.pods for container in pod.containers)
-        await asyncio.to_thread(self._means.quotas.forget_ended, present)
-        audit, since = self._means.audit, state.time - MEASURED_FOR_S
-        found = []
-        for deed in await asyncio.to_thread(audit.unmeasured, since=since, before=state.time):
-            released = measured(deed, state)
-            if released is not None:
-                found.append(await asyncio.to_thread(audit.measured, deed, released, now=state.time))
-        return tuple(found)
+        return await asyncio.to_thread(self._look_back, state)
+
+    def _look_back(self, state: State) -> tuple[Deed, ...]:
+        audit = self._means.audit
+        self._means.quotas.forget_ended(frozenset(container.id for pod in state.pods for container in pod.containers))
+        waiting = audit.unmeasured(since=state.time - MEASURED_FOR_S, before=state.time)
+        effects = [(deed, released) for deed in waiting if (released := measured(deed, state)) is not None]
+        if not effects:
+            return ()
+        with audit.together():
+            return tuple(audit.measured(deed, released, now=state.time) for deed, released in effects)
 
 
 async def _always(_: Step, __: Sequence[Step]) -> str:
     return ""
 
 
-def _stance_of(control: Control) -> tuple[Stance, str]:
+@dataclass(frozen=True, slots=True)
+class _Situation:
+    """How much may be done in this cycle, why so, and whether the API is away: then nothing is asked of it."""
+
+    stance: Stance
+    why: str = ""
+    away: bool = False
+
+
+def _of(control: Control) -> _Situation:
     if control.enforcement is Enforcement.RESTORE:
-        return Stance.RESTORE_ALL, "the cluster's ConfigMap says restore"
+        return _Situation(Stance.RESTORE_ALL, "the cluster's ConfigMap says restore", control.away)
     if control.enforcement is Enforcement.OFF:
-        return Stance.RESTORE_ONLY, control.problem or "the cluster's ConfigMap says off"
-    return (Stance.THROTTLE_ONLY, control.problem) if control.problem else (Stance.ENFORCE, "")
+        return _Situation(Stance.RESTORE_ONLY, control.problem or "the cluster's ConfigMap says off", control.away)
+    if control.problem:
+        return _Situation(Stance.THROTTLE_ONLY, control.problem, control.away)
+    return _Situation(Stance.ENFORCE)
 
 
 @dataclass(slots=True)
@@ -205,12 +218,19 @@ class _Run:
     """One plan being carried out."""
 
     means: _Means
-    stance: Stance
-    why: str
+    situation: _Situation
     state: State
     cycle: int
     needed: Needed
     results: list[Result] = field(default_factory=list)
+
+    @property
+    def why(self) -> str:
+        return self.situation.why
+
+    @property
+    def stance(self) -> Stance:
+        return self.situation.stance
 
     async def carry_out(self, steps: Sequence[Step]) -> Report:
         trouble = ""
@@ -229,7 +249,7 @@ class _Run:
         """Quotas, and the taint if there is one of ours. Raises AuditError."""
         found = await asyncio.to_thread(self.means.quotas.put_all_back, reason=self.why, cycle=self.cycle)
         tainted = await asyncio.to_thread(self.means.audit.kept, TAINTED_KEPT, bool)
-        if self.means.cluster is not None and tainted:
+        if self.means.cluster is not None and tainted and not self.situation.away:
             self.results.append(await self._scheduling(SchedulingStep(disable=False, reason=self.why)))
         return found
 
@@ -240,7 +260,7 @@ class _Run:
         if why := await self.needed(step, [each.step for each in self.results if each.booked]):
             return Result(step, Fate.NOT_NEEDED, why)
         if isinstance(step, SchedulingStep):
-            return await self._scheduling(step)
+            return Result(step, Fate.FAILED, self.why) if self.situation.away else await self._scheduling(step)
         if isinstance(step, EvictStep):
             return await self._evict(step)
         if isinstance(step, ReclaimStep):
@@ -355,7 +375,7 @@ class _Run:
     # --- telling -----------------------------------------------------------------------------------------------------
 
     async def _tell_pod(self, step: PodStep, *, reason: str, message: str, warning: bool) -> None:
-        if self.means.cluster is not None:
+        if self.means.cluster is not None and not self.situation.away:
             about = About("Pod", step.pod, step.uid)
             await self.means.cluster.tell(about, reason=reason, message=message, warning=warning)
 

@@ -50,7 +50,7 @@ class Quotas:
 
     def carry_out(self, step: QuotaStep, deed: Deed) -> Changed:
         """One step of a plan. `deed` is what the audit is to say of it."""
-        known = self._audit.remembered().get(step.container_id)
+        known = self._audit.remembered(step.container_id).get(step.container_id)
         try:
             path = self._groups.find(step.uid, step.container_id)
             result = self._gone(step, known) if path is None else self._change(step, deed, path, known)
@@ -60,7 +60,7 @@ class Quotas:
             result = Result(step, Fate.FAILED, _told(error))
         if result.fate is not Fate.DONE:
             return Changed(result)
-        left = step.container_id in self._audit.remembered()
+        left = bool(self._audit.remembered(step.container_id))
         return Changed(result, first=known is None and left, last=not left)
 
     def _gone(self, step: QuotaStep, known: Remembered | None) -> Result:
@@ -137,52 +137,76 @@ class Quotas:
 
     def put_all_back(self, *, reason: str, cycle: int = 0) -> tuple[PutBack, ...]:
         """Every quota that the agent changed, back to what it was; after a crash too, for which nothing but the audit
-        is needed. One that fails stays remembered, and costs no other."""
-        return tuple(self._put_back(each, reason, cycle) for each in self._audit.remembered().values())
+        is needed. One that fails stays remembered, and costs no other.
 
-    def _put_back(self, remembered: Remembered, reason: str, cycle: int) -> PutBack:
+        All are looked at, then written down together, then changed, then written down together: hundreds of them must
+        not wait for the disk one by one while the process is about to be killed."""
+        owing = tuple(self._audit.remembered().values())
+        found = {each.container_id: self._look(each) for each in owing}
+        begun: dict[str, Deed] = {}
+        with self._audit.together():
+            for each in owing:
+                quota = found[each.container_id]
+                if isinstance(quota, Quota) and quota != each.original:
+                    deed = _restoring(each, quota, now=self._clock(), reason=reason, cycle=cycle)
+                    ours = each.is_ours(quota)
+                    begun[each.container_id] = (
+                        self._audit.begin_quota(deed, path=each.path, found=quota, intended=each.original)
+                        if ours
+                        else self._audit.begin(deed)
+                    )
+        results = tuple(self._put_back(each, found[each.container_id]) for each in owing)
+        with self._audit.together():
+            for result in results:
+                self._conclude(result, begun.get(result.remembered.container_id))
+        return results
+
+    def _look(self, remembered: Remembered) -> Quota | CgroupError:
         try:
-            found = self._read(remembered.path)
+            return self._read(remembered.path)
+        except CgroupError as error:
+            return error
+
+    def _put_back(self, remembered: Remembered, found: Quota | CgroupError) -> PutBack:
+        if isinstance(found, CgroupGone):
+            return PutBack(remembered, Fate.GONE, "the container is gone")
+        if isinstance(found, CgroupError):
+            return PutBack(remembered, Fate.FAILED, _told(found))
+        if found == remembered.original:
+            return PutBack(remembered, Fate.DONE, f"its quota is {in_words(found)} already, as it was at first")
+        if not remembered.is_ours(found):
+            return PutBack(remembered, Fate.FOREIGN, f"somebody else made its quota {in_words(found)}: left alone")
+        try:
+            with self._groups.open(remembered.path) as group:
+                group.set_quota(remembered.original)
         except CgroupGone:
-            self._audit.forget(remembered.container_id)
             return PutBack(remembered, Fate.GONE, "the container is gone")
         except CgroupError as error:
             return PutBack(remembered, Fate.FAILED, _told(error))
-        if found == remembered.original:
-            self._audit.forget(remembered.container_id)
-            return PutBack(remembered, Fate.DONE, f"its quota is {in_words(found)} already, as it was at first")
-        step = QuotaStep(
-            pod=remembered.pod,
-            uid=remembered.uid,
-            container=remembered.container,
-            container_id=remembered.container_id,
-            before=found.quota,
-            after=remembered.original.quota,
-            period=remembered.original.period,
-            metric="",
-            reason=reason,
-            kind="restore",
-        )
-        deed = Deed(
-            time=self._clock(),
-            kind="restore",
-            cycle=cycle,
-            pod=remembered.pod,
-            uid=remembered.uid,
-            container=remembered.container,
-            container_id=remembered.container_id,
-            reason=reason,
-            before=as_json(found),
-            after=as_json(remembered.original),
-        )
-        if not remembered.is_ours(found):
-            result = self._leave(step, deed, found)
-        else:
-            begun = self._audit.begin_quota(
-                deed, path=remembered.path, found=found, intended=remembered.original, afresh=False
-            )
-            result = self._write(step, begun, remembered.path, remembered.original, original=remembered.original)
-        return PutBack(remembered, result.fate, result.text)
+        return PutBack(remembered, Fate.DONE, f"its quota is {in_words(remembered.original)}, as it was at first")
+
+    def _conclude(self, result: PutBack, begun: Deed | None) -> None:
+        if begun is not None:
+            outcome, text = Outcome(result.fate.value), "" if result.fate is Fate.DONE else result.text
+            self._audit.finish(begun, outcome, now=self._clock(), message=text)
+        if result.fate is not Fate.FAILED:
+            self._audit.forget(result.remembered.container_id)
+
+
+def _restoring(remembered: Remembered, found: Quota, *, now: float, reason: str, cycle: int) -> Deed:
+    """Giving a container its original quota, as the audit has it."""
+    return Deed(
+        time=now,
+        kind="restore",
+        cycle=cycle,
+        pod=remembered.pod,
+        uid=remembered.uid,
+        container=remembered.container,
+        container_id=remembered.container_id,
+        reason=reason,
+        before=as_json(found),
+        after=as_json(remembered.original),
+    )
 
 
 def as_json(quota: Quota) -> Mapping[str, Any]:

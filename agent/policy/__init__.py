@@ -7,7 +7,7 @@ set that is in force while files and objects change.
 from agent.policy.objects import read_percentage, whole_number
 from agent.policy.policies import KnownMetrics, PolicySet, Reading, TriggerOnly, read_texts
 from agent.policy.problems import Notice, Place, Problem
-from agent.policy.source import ClusterPolicies, DirectoryPolicies, InForce, PolicySource, check_directory
+from agent.policy.source import ClusterPolicies, DirectoryPolicies, InForce, PolicySource, check_policies
 
 __all__ = [
     "ClusterPolicies",
@@ -21,7 +21,7 @@ __all__ = [
     "Problem",
     "Reading",
     "TriggerOnly",
-    "check_directory",
+    "check_policies",
     "read_percentage",
     "read_texts",
     "whole_number",

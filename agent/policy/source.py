@@ -126,15 +126,18 @@ class DirectoryPolicies:
         _tell(old, self._in_force, origin=str(self._directory))
 
 
-def check_directory(directory: Path, *, metrics: KnownMetrics) -> Reading:
-    """What `load-watcher agent --check DIR` says: all that is wrong with the policies there. Raises nothing."""
+def check_policies(path: Path, *, metrics: KnownMetrics) -> Reading:
+    """What `load-watcher agent --check PATH` says: all that is wrong with the policies in a directory, or in one file.
+    Raises nothing."""
+    if path.is_file():
+        return _read(path.parent, [path.name], metrics=metrics)
     try:
-        names = [name for name, *_ in _signature(directory)]
+        names = [name for name, *_ in _signature(path)]
     except OSError as error:
-        return _unreadable(directory, error, InForce())
-    reading = _read(directory, names, metrics=metrics)
+        return _unreadable(path, error, InForce())
+    reading = _read(path, names, metrics=metrics)
     if not names:
-        notice = Notice(Place(str(directory)), f"there is no file *{', *'.join(SUFFIXES)} here")
+        notice = Notice(Place(str(path)), f"there is no file *{', *'.join(SUFFIXES)} here")
         return replace(reading, notices=(*reading.notices, notice))
     return reading
 

@@ -86,6 +86,24 @@ def test_deeds_are_found_newest_first_by_what_they_are(audit: Audit):
     assert [3] == found(limit=0)
 
 
+def test_what_is_written_together_is_there_whole_or_not_at_all(audit: Audit):
+    with audit.together():
+        for number in range(3):
+            audit.begin(throttling(number))
+    assert 3 == len(audit.deeds())
+
+    def interrupted() -> None:
+        with audit.together():
+            audit.begin(throttling(3))
+            raise InterruptedError
+
+    with pytest.raises(AuditError):  # as any failure of the system is told
+        interrupted()
+    assert 3 == len(audit.deeds())
+    audit.begin(throttling(4))
+    assert [4, 2, 1, 0] == [each.cycle for each in audit.deeds()]
+
+
 def test_only_the_newest_deeds_are_kept(tmp_path: Path):
     audit = opened(tmp_path / "agent.db", rows=50)
     for number in range(200):

@@ -183,6 +183,25 @@ def test_everything_is_put_back_on_request(node: FakeNode):
     assert ["restore", "restore"] == [each.kind for each in node.deeds()[4:]]
 
 
+def test_putting_hundreds_back_waits_for_the_disk_twice(node: FakeNode):
+    """For what is begun, and for what is done: a process that is to end has ten seconds for it."""
+    numbers = range(40)
+    node.add(*numbers)
+    with node.audit.together():
+        for number in numbers:
+            step = throttle(number)
+            begun = node.audit.begin_quota(
+                deed_of(step), path=node.path(number), found=Quota(None), intended=Quota(50_000)
+            )
+            node.set_quota(50_000, number)
+            node.audit.finish_quota(begun, Outcome.DONE, now=0.0, written=Quota(50_000))
+    told: list[tuple[str, int]] = []
+    node.listen = lambda deed: told.append((deed.outcome.value, sum(node.quota(n) == "max 100000" for n in numbers)))
+    node.acting(lambda executor: executor.restore_all(reason="a test"))
+    assert [("begun", 0)] * 40 + [("done", 40)] * 40 == told
+    assert not node.audit.originals()
+
+
 def test_what_cannot_be_put_back_stays_owed(node: FakeNode):
     node.add(0, 1)
     node.run(throttle(0), throttle(1))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from agent.executor import Executor, Fate, OnExit, Report, Stance
 from agent.model import SCHEDULING_CONDITION, SCHEDULING_TAINT, PodState, SchedulingStep, State, Step
@@ -23,7 +24,8 @@ from tests.agent.executor.node import (
     throttle,
     with_api,
 )
-from tests.fakes.kube import CONFIG_MAPS, NODES, PODS, FakeKube
+from tests.fakes.kube import CONFIG_MAPS, NODES, PODS, Asked, FakeKube
+from tests.fakes.kube_rules import status_object
 
 AWAY = SchedulingStep(disable=True, reason="cpu is short")
 WELCOME = SchedulingStep(disable=False, reason="cpu is enough")
@@ -99,6 +101,24 @@ def test_beside_another_agent_nothing_is_enforced(node: FakeNode, rival: PodStat
     assert [Fate.DONE] == fates(node.run(throttle(), beside_others=True))
     node.pods[9] = replace(rival, phase="Succeeded")
     assert [Fate.DONE] == fates(node.run(throttle(before=50_000, after=40_000)))
+
+
+def test_when_another_agent_comes_everything_is_given_back_to_it(node: FakeNode, server: FakeKube):
+    node.add(0)
+    node.run(throttle(0), AWAY)
+    node.pods[9] = PodState("koordinator-system", "koordlet-x", "k", labels={"koord-app": "koordlet"})
+    report = node.run(throttle(0, before=50_000, after=40_000))
+    assert Stance.RESTORE_ALL is report.stance
+    assert ("max 100000", False) == (node.quota(), tainted(server))
+    assert Stance.PREVIEW is node.run(throttle(0)).stance
+
+
+def test_preview_after_enforcing_says_what_still_stands(node: FakeNode):
+    node.add(0)
+    node.run(throttle(0))
+    report = node.run(enforce=False)
+    assert "1 changes of an earlier run stay, until load-watcher agent restore" in report.why
+    assert "50000 100000" == node.quota()
 
 
 def test_another_agent_without_a_pod_is_found_by_its_process(node: FakeNode):
@@ -246,6 +266,38 @@ def test_without_a_budget_only_quotas_are_changed(node: FakeNode, server: FakeKu
     assert [Fate.DONE, Fate.NOT_ALLOWED] == fates(report)
     assert report.why == report.results[1].text
     assert {"shop/p0", "shop/p1"} == server.names(PODS)
+
+
+def test_while_the_api_is_away_nothing_is_asked_of_it_but_once(node: FakeNode, server: FakeKube):
+    """Quotas must not wait for Events, nor for a taint; that is tried again when the API is back."""
+    node.add(0, 1, 2)
+    asked: list[Asked] = []
+
+    def busy(request: Asked) -> web.Response:
+        asked.append(request)
+        return web.json_response(status_object(503, "the server is starting"), status=503)
+
+    async def act(executor: Executor) -> list[Report]:
+        server.fault = busy
+        plan = Plan(NOW, (AWAY, throttle(0), throttle(1), evict(2)), scheduling_disabled=True)
+        first = await executor.run(plan, state=node.state(), cycle=1, needed=always)
+        server.fault = lambda _: None
+        plan = Plan(NOW, scheduling_disabled=True)
+        return [first, await executor.run(plan, state=node.state(), cycle=2, needed=always)]
+
+    first, second = node.acting(act, limits=generous())
+    assert [Fate.FAILED, Fate.DONE, Fate.DONE, Fate.NOT_ALLOWED] == fates(first)
+    assert ["v1/configmaps"] == [each.resource for each in asked]
+    assert [Fate.DONE] == fates(second)
+    assert tainted(server)
+
+
+def test_events_that_cannot_be_written_are_given_up_for_a_while(node: FakeNode, server: FakeKube):
+    node.add(0, 1, 2)
+    server.forbidden = {("create", "v1/events")}
+    report = node.run(throttle(0), throttle(1), throttle(2))
+    assert [Fate.DONE] * 3 == fates(report)
+    assert 1 == sum(each.resource == "v1/events" for each in server.asked)
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------

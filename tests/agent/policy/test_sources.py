@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from agent.policy import ClusterPolicies, DirectoryPolicies, InForce, check_directory
+from agent.policy import ClusterPolicies, DirectoryPolicies, InForce, check_policies
 from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, text_of, throttling, write
 from tests.fakes.kube import FakeKube
 from tests.waiting import eventually
@@ -144,12 +144,13 @@ def test_a_mounted_config_map_is_followed(tmp_path: Path, source: DirectoryPolic
 
 
 def test_checking_a_directory_tells_everything(tmp_path: Path):
-    assert "there is no file *.yaml, *.yml, *.json here" in str(check_directory(tmp_path, metrics=METRICS).notices[0])
+    assert "there is no file *.yaml, *.yml, *.json here" in str(check_policies(tmp_path, metrics=METRICS).notices[0])
     write(tmp_path, a=GOOD)
-    assert check_directory(tmp_path, metrics=METRICS).usable
+    assert check_policies(tmp_path, metrics=METRICS).usable
     write(tmp_path, b=WRONG, c="[")
-    assert 4 == len(check_directory(tmp_path, metrics=METRICS).problems)
-    assert not check_directory(tmp_path / "none", metrics=METRICS).usable
+    assert 4 == len(check_policies(tmp_path, metrics=METRICS).problems)
+    assert not check_policies(tmp_path / "none", metrics=METRICS).usable
+    assert check_policies(tmp_path / "a.yaml", metrics=METRICS).usable
 
 
 # --- the Kubernetes API ----------------------------------------------------------------------------------------------
