@@ -110,6 +110,7 @@ class NoAnswer(Exception):
 class PretendedScheduler:
     """Lets pods arrive, and places them: on a node with room for what they ask for, which the extender lets pass and
     scores highest. `profiles` are those of the extender at the moment; pods are placed by `default`, else by the first.
+    Time begins to pass for the cluster when the extender is `ready`, lest its first pods be placed blindly.
     """
 
     def __init__(
@@ -118,12 +119,15 @@ class PretendedScheduler:
         api: SimulatedApi,
         *,
         profiles: Mapping[str, Profile],
+        ready: Callable[[], bool],
         now: Callable[[], float],
         certificate: Path | None = None,
     ) -> None:
         self._cluster = cluster
         self._api = api
         self._profiles = profiles
+        self._ready = ready
+        self._begun = False
         self._now = now
         self._certificate = certificate
         self._address = ""
@@ -154,11 +158,16 @@ class PretendedScheduler:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             while True:
                 try:
-                    self._cluster.advance(self._now())
-                    await self._place_all(session)
+                    await self._step(session)
                 except Exception:  # a fault of ours must not stop the simulated time
                     log.exception("the simulated scheduler failed")
                 await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _step(self, session: aiohttp.ClientSession) -> None:
+        self._begun = self._begun or self._ready()
+        if self._begun:
+            self._cluster.advance(self._now())
+            await self._place_all(session)
 
     async def _place_all(self, session: aiohttp.ClientSession) -> None:
         now, waiting = self._now(), self._cluster.waiting()
@@ -183,6 +192,10 @@ class PretendedScheduler:
     def _profile(self) -> Profile:
         return self._profiles.get("default") or self._profiles[min(self._profiles)]
 
+    @property
+    def _most(self) -> int:
+        return 100 if self._profile.settings.precise_scores else wire.MOST
+
     async def _place(self, session: aiohttp.ClientSession, pod: Pod) -> bool:
         """Whether it has a node now."""
         names: Sequence[str] = self._cluster.fitting(name_of(pod))
@@ -194,7 +207,9 @@ class PretendedScheduler:
             return False
         body = msgspec.json.encode(wire.ExtenderArgs(pod=pod, node_names=list(names)))
         scores = await self._ask(session, "prioritize", body, list[wire.HostPriority])
-        await self._bind(session, pod, chosen(scores, pod))
+        node, best = chosen(scores, pod)
+        await self._bind(session, pod, node)
+        log.info("%s was placed on %s: %d of %d by the extender", name_of(pod), node, best, self._most)
         return True
 
     async def _bind(self, session: aiohttp.ClientSession, pod: Pod, node: str) -> None:
@@ -219,12 +234,12 @@ class PretendedScheduler:
             raise NoAnswer(f"{url}: {str(error) or type(error).__name__}") from error
 
 
-def chosen(scores: Sequence[wire.HostPriority], pod: Pod) -> str:
-    """The node with the highest score; among equals chance decides, as in kube-scheduler, but for the same pod in the
-    same way."""
+def chosen(scores: Sequence[wire.HostPriority], pod: Pod) -> tuple[str, int]:
+    """The node with the highest score, and that score; among equals chance decides, as in kube-scheduler, but for the
+    same pod in the same way."""
     highest = max(each.score for each in scores)
     best = sorted(each.host for each in scores if each.score == highest)
-    return best[key_of(pod.metadata.uid) % len(best)]
+    return best[key_of(pod.metadata.uid) % len(best)], highest
 
 
 def reachable(address: str) -> str:
@@ -262,6 +277,7 @@ class DemoPart:
             self._cluster,
             api,
             profiles=scheduling.extender.profiles,
+            ready=lambda: scheduling.table.load.columns is not None,
             now=serving.now,
             certificate=serving.settings.server.tls_cert,
         )

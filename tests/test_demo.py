@@ -95,6 +95,25 @@ def test_pods_are_placed_by_the_extender_and_shown(demo: Demo) -> None:
     assert any(node["recent"] for node in nodes.values())
     assert all(node["pods"] > 0 and node["requested"]["cpu"] > 0 for node in nodes.values())
     assert demo.get("/scheduler/plugins").json()["profiles"] == ["default"]
+    pods = demo.wait_for_status(200, "/api/v1/pods").json()
+    assert set(pods["node"]) == set(nodes)
+
+
+def test_why_a_pod_went_where_it_is_can_be_asked(demo: Demo) -> None:
+    """Of a pod that the log names."""
+
+    def placed() -> re.Match[str] | None:
+        return re.search(r" (\S+/\S+) was placed on (\S+): \d+ of 10 by the extender", demo.log())
+
+    found = wait_for(placed, what="a pod to be placed")
+    assert found is not None
+    pod, node = found.groups()
+
+    def told() -> str:
+        result = CliRunner().invoke(main, ["why", pod, "--url", demo.url], prog_name="load-watcher")
+        return result.stdout if f"bound to {node}" in result.stdout else ""
+
+    assert "by the profile default" in wait_for(told, what=f"why {pod} is on {node}")
 
 
 def test_a_pod_is_ranked_over_it(demo: Demo) -> None:

@@ -24,6 +24,8 @@ def adapted(settings: Settings, *, store: Path) -> Settings:
     refresh, origins = settings.refresh, settings.origins
     if origins.get("refresh.interval") == "default":
         refresh = replace(refresh, interval=max(INTERVAL_S, float(refresh.resolution)))
+    if origins.get("refresh.pods") == "default":
+        refresh = replace(refresh, pods="on")  # they cost nothing here
     kept = settings.store
     if not origins.get("store.url", "").startswith("flag"):
         kept = replace(kept, url=f"sqlite:///{store}", password_file=None, watcher_id=None)

@@ -34,8 +34,8 @@ def test_the_highest_score_wins_and_chance_decides_between_equals() -> None:
     """Always in the same way for the same pod, whatever the order of the answer."""
     scores = [HostPriority("a", 3), HostPriority("b", 7), HostPriority("c", 7)]
     taken = {uid: chosen(scores, pod(uid=uid)) for uid in map(str, range(40))}
-    assert set(taken.values()) == {"b", "c"}
-    assert all(chosen(scores[::-1], pod(uid=uid)) == node for uid, node in taken.items())
+    assert set(taken.values()) == {("b", 7), ("c", 7)}
+    assert all(chosen(scores[::-1], pod(uid=uid)) == found for uid, found in taken.items())
 
 
 def test_the_scorers_table_follows_the_simulated_cluster() -> None:

@@ -70,6 +70,11 @@ def test_it_refreshes_often_unless_it_was_told_how_often(tmp_path: Path, text: s
     assert adapted(tmp_path, text).refresh.interval == interval
 
 
+def test_pods_are_told_of_from_the_start_unless_they_are_not_wanted(tmp_path: Path) -> None:
+    assert adapted(tmp_path).refresh.pods == "on"
+    assert adapted(tmp_path, refresh__pods="off").refresh.pods == "off"
+
+
 def test_it_says_that_it_is_simulated_and_what_goes_wrong() -> None:
     """Nodes by name, and how long a day is."""
     first, *faults = demo.told(SimulatedCluster(24, seed=1, speed=24.0, begun=1e9))
