@@ -12,9 +12,15 @@ import pytest
 from tests.real.parts import NodeExporter, Prometheus, Server
 from tests.service import Service
 
-# On a busy machine the first example of a test may take long, which says nothing about the code: no deadline for one.
+# On a busy machine an example may take long to make and to try, which says nothing about the code: no deadline for one.
 # Elsewhere each run tries other examples; a gate must not fail on one that the change had no part in.
-hypothesis.settings.register_profile("load-watcher", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+hypothesis.settings.register_profile(
+    "load-watcher",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("load-watcher")
 
 # What changes how load-watcher, or a library of its, behaves. The two that steer the tests themselves stay.
