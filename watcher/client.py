@@ -21,12 +21,24 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 import numpy as np
 
-from watcher.model import F64, I64, ColumnsDocument, ErrorDocument, MetricType, Operator, PodsDocument, Snapshot, Window
+from watcher.model import (
+    F64,
+    I64,
+    ColumnsDocument,
+    ErrorDocument,
+    MetricType,
+    Operator,
+    PodsDocument,
+    Snapshot,
+    WatcherDocument,
+    Window,
+)
 from watcher.node_metrics import NodeUsages
 from watcher.pods import Pod, PublishedPods, by_node
 from watcher.publish import Published, Selection, columns
@@ -372,6 +384,69 @@ class _Received:
     age: float
 
 
+class _Connection:
+    """Asks the watcher over HTTP: retries what passes, and translates every failure."""
+
+    def __init__(
+        self,
+        *,
+        token: str | None,
+        tls: ssl.SSLContext | None,
+        timeout: float,
+        retries: int,
+        backoff: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._headers = {"Accept-Encoding": "gzip"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._tls: ssl.SSLContext | bool = tls if tls is not None else True
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._retries = retries
+        self._backoff = backoff
+        self._monotonic = monotonic
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def ask(self, document: _Document, *, known: object) -> _Received:
+        """The answer for a document; `known` is the copy that is at hand, None without. Raises WatcherError."""
+        for attempt in range(self._retries + 1):
+            try:
+                return await self._ask_once(document, known=known)
+            except _Passing as passing:
+                if attempt == self._retries:
+                    raise passing.error from passing.__cause__
+                await asyncio.sleep(self._backoff * 2**attempt)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _ask_once(self, document: _Document, *, known: object) -> _Received:
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        headers = dict(self._headers)
+        if document.etag is not None and known is not None:
+            headers["If-None-Match"] = document.etag
+        asked = self._monotonic()
+        try:
+            async with self._session.get(
+                document.url, params=document.params, headers=headers, timeout=self._timeout, ssl=self._tls
+            ) as response:
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            hint = "check the address, and that the watcher runs"
+            told = WatcherError("unreachable", f"no answer from {document.url}: {reason}", hint=hint)
+            raise _Passing(told) from error
+        unchanged = response.status == 304 and known is not None
+        if response.status != 200 and not unchanged:
+            refused = _error(response.status, body, document.url)
+            raise _Passing(refused) if response.status in _PASSING else refused
+        etag = document.etag if unchanged else response.headers.get("ETag")
+        return _Received(unchanged, body, etag, asked, _age(response.headers))
+
+
 class WatcherClient(_Renewing):
     """The client over HTTP: one GET per renewal, 304 where nothing is new, gzip on the way.
 
@@ -407,23 +482,18 @@ class WatcherClient(_Renewing):
             ],
         )
         self._pod_columns = _Document(f"{base}/pods")
-        self._headers = {"Accept-Encoding": "gzip"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        self._tls: ssl.SSLContext | bool = tls if tls is not None else True
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
-        self._retries = retries
-        self._backoff = backoff
-        self._session: aiohttp.ClientSession | None = None
+        self._connection = _Connection(
+            token=token, tls=tls, timeout=timeout, retries=retries, backoff=backoff, monotonic=monotonic
+        )
 
     async def close(self) -> None:
         """Stop renewing, and close the connection."""
         await super().close()
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._connection.close()
 
     async def refresh(self) -> Columns:
         """Ask the watcher. Raises WatcherError, and then keeps the copy it had."""
-        received = await self._ask(self._columns, known=self._nodes.copy)
+        received = await self._connection.ask(self._columns, known=self._nodes.copy)
         if received.unchanged and self._nodes.copy is not None:
             copy = replace(self._nodes.copy, received=received.asked, age_at_receipt=received.age)
         else:
@@ -437,7 +507,7 @@ class WatcherClient(_Renewing):
 
     async def refresh_pods(self) -> Pods:
         """Ask the watcher for pods. Raises WatcherError, and then keeps the copy it had."""
-        received = await self._ask(self._pod_columns, known=self._pods.copy)
+        received = await self._connection.ask(self._pod_columns, known=self._pods.copy)
         if received.unchanged and self._pods.copy is not None:
             copy = replace(self._pods.copy, received=received.asked, age_at_receipt=received.age)
         else:
@@ -451,40 +521,6 @@ class WatcherClient(_Renewing):
         except msgspec.DecodeError as error:
             raise _malformed("pods", self._pod_columns, error) from error
         return to_pods(document, received=received.asked, age_at_receipt=received.age)
-
-    async def _ask(self, document: _Document, *, known: object) -> _Received:
-        for attempt in range(self._retries + 1):
-            try:
-                return await self._ask_once(document, known=known)
-            except _Passing as passing:
-                if attempt == self._retries:
-                    raise passing.error from passing.__cause__
-                await asyncio.sleep(self._backoff * 2**attempt)
-        raise AssertionError("unreachable: the last attempt returns or raises")
-
-    async def _ask_once(self, document: _Document, *, known: object) -> _Received:
-        if self._session is None:
-            self._session = aiohttp.ClientSession()
-        headers = dict(self._headers)
-        if document.etag is not None and known is not None:
-            headers["If-None-Match"] = document.etag
-        asked = self._monotonic()
-        try:
-            async with self._session.get(
-                document.url, params=document.params, headers=headers, timeout=self._timeout, ssl=self._tls
-            ) as response:
-                body = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            reason = str(error) or type(error).__name__
-            hint = "check the address, and that the watcher runs"
-            told = WatcherError("unreachable", f"no answer from {document.url}: {reason}", hint=hint)
-            raise _Passing(told) from error
-        unchanged = response.status == 304 and known is not None
-        if response.status != 200 and not unchanged:
-            refused = _error(response.status, body, document.url)
-            raise _Passing(refused) if response.status in _PASSING else refused
-        etag = document.etag if unchanged else response.headers.get("ETag")
-        return _Received(unchanged, body, etag, asked, _age(response.headers))
 
 
 def _malformed(what: str, document: _Document, error: msgspec.DecodeError) -> WatcherError:
@@ -521,6 +557,74 @@ def _of_published(pods: PublishedPods) -> Pods:
     for each in minutes:
         each.setflags(write=False)
     return replace(found, recent=minutes)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """What the watcher tells of one node, immutable. `values[(name, operator, window)]` is a number and the label of
+    the window that it really covers: a shorter one where there are not enough samples for the one asked for. The node's
+    own newest sample is of `born`, in the time of the monotonic clock, and at the latest."""
+
+    node: str
+    source: str
+    values: Mapping[tuple[str, Operator, str], tuple[float, str]]
+    born: float
+
+    def age(self, monotonic: float) -> float:
+        """Seconds since the node's newest sample, at that moment of the monotonic clock."""
+        return monotonic - self.born
+
+
+class NodeClient:
+    """The client over HTTP for one node's windows: a small answer for each window, however many nodes there are. It
+    keeps no copy and asks when it is told to. The arguments are those of `WatcherClient`; `windows` are labels."""
+
+    def __init__(
+        self,
+        address: str,
+        node: str,
+        *,
+        windows: Sequence[str],
+        operators: tuple[Operator, ...],
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        timeout: float = TIMEOUT_S,
+        retries: int = RETRIES,
+        backoff: float = BACKOFF_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node = node
+        self._monotonic = monotonic
+        url = f"{address.rstrip('/')}/watcher/{quote(node, safe='')}"
+        asked = [("operator", str(operator)) for operator in operators]
+        self._documents = {label: _Document(url, [("window", label), *asked]) for label in windows}
+        self._connection = _Connection(
+            token=token, tls=tls, timeout=timeout, retries=retries, backoff=backoff, monotonic=monotonic
+        )
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._connection.close()
+
+    async def refresh(self) -> NodeLoad:
+        """Ask for all windows. Raises WatcherError."""
+        values: dict[tuple[str, Operator, str], tuple[float, str]] = {}
+        born, source = self._monotonic(), ""
+        for label, document in self._documents.items():
+            answer = await self._connection.ask(document, known=None)
+            try:
+                read = msgspec.json.decode(answer.body, type=WatcherDocument)
+            except msgspec.DecodeError as error:
+                raise _malformed("node", document, error) from error
+            if len(read.data.NodeMetricsMap) != 1:
+                raise WatcherError("malformed", f"{document.url} answered for {len(read.data.NodeMetricsMap)} nodes")
+            (node,) = read.data.NodeMetricsMap.values()
+            for metric in node.metrics:
+                values[(metric.name, _operator(metric.operator), label)] = (metric.value, metric.rollup)
+            source = read.source
+            # The answer's age is that of the newest sample of all nodes; this node's own may be older.
+            born = min(born, answer.asked - answer.age - max(0.0, float(read.window.end - node.sampled)))
+        return NodeLoad(self._node, source, values, born)
 
 
 class PodSupply(Protocol):

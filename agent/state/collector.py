@@ -90,10 +90,7 @@ class Collector:
         """The node as it is; `now` is the wall clock's time for it. Calls must not overlap."""
         readings = Readings()
         monotonic = self._monotonic()
-        for source in self._sources:
-            brought = source.read(now=now, monotonic=monotonic)
-            readings.series.update(brought.series)
-            readings.missing.update(brought.missing)
+        brought = [source.read(now=now, monotonic=monotonic) for source in self._sources]
         facts: tuple[PodFacts, ...] | None = None
         try:
             facts = self._pods.listing(monotonic=monotonic, max_age=self._longest)
@@ -101,12 +98,9 @@ class Collector:
             readings.miss(f"{error}. {error.hint}".rstrip(), PODS)
         self._add_extended_share(facts, readings, now)
         measured = await asyncio.to_thread(self._read, facts, readings, now)
-        return State(
-            now,
-            _frozen(readings.series),
-            measured,
-            {k: v for k, v in readings.missing.items() if k not in readings.series},
-        )
+        for each in brought:
+            readings.take(each)
+        return State(now, _frozen(readings.series), measured, readings.missing)
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import aiohttp
 import msgspec
 
 from agent.state.facts import Pod, facts_of
+from agent.state.keeping import Kept
 from agent.state.readings import NoPods, PodFacts
 from watcher import __version__
 from watcher.bodies import read_at_most
@@ -79,59 +80,43 @@ class KubeletPods:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._access = access
-        self._interval = interval
         self._timeout = timeout
         self._monotonic = monotonic
-        self._pods: tuple[PodFacts, ...] | None = None
-        self._asked = 0.0
-        self._failure: KubeletError | None = None
         self._known: Mapping[bytes, PodFacts | None] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._pods = Kept("the kubelet's pods", self._list, interval=interval, failures=(KubeletError,))
 
     async def start(self) -> None:
         """Begin to ask. Does not wait for the answer."""
-        self._task = asyncio.create_task(self._keep_up(), name="kubelet-pods")
+        await self._pods.start()
 
     async def close(self) -> None:
         """Stop asking."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._pods.close()
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
     def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
         """The last answer. Raises NoPods where there is none, or it is older than `max_age` seconds."""
-        failure, hint = self._failure, self._failure.hint if self._failure else ""
-        if self._pods is None:
-            raise NoPods(
-                f"it is not known which pods there are: {failure or 'the kubelet has not answered yet'}", hint=hint
-            )
-        if (age := monotonic - self._asked) > max_age:
-            raise NoPods(f"the kubelet's last list of pods is {age:.0f} s old: {failure or 'it is slow'}", hint=hint)
-        return self._pods
+        failure = self._pods.failure
+        if self._pods.copy is None:
+            raise NoPods(f"it is not known which pods there are: {failure or 'the kubelet has not answered yet'}")
+        asked, pods = self._pods.copy
+        if (age := monotonic - asked) > max_age:
+            raise NoPods(f"the kubelet's last list of pods is {age:.0f} s old: {failure or 'it is slow'}")
+        return pods
 
     # --- in the background -------------------------------------------------------------------------------------------
 
-    async def _keep_up(self) -> None:
-        connector = aiohttp.TCPConnector(ssl=self._access.tls if self._access.tls is not None else True)
-        agent = {"User-Agent": f"load-watcher/{__version__}", "Accept": "application/json"}
-        async with aiohttp.ClientSession(connector=connector, headers=agent, trust_env=False) as session:
-            while True:
-                try:
-                    asked = self._monotonic()
-                    pods = await self._ask(session)
-                except KubeletError as error:
-                    if self._failure is None:
-                        log.warning("the kubelet does not tell its pods: %s. %s", error, error.hint)
-                    self._failure = error
-                except Exception as error:  # a fault of ours must not end the copy for good, nor go unseen
-                    log.exception("reading the kubelet's pods failed")
-                    self._failure = KubeletError(f"its answer could not be read: {type(error).__name__}")
-                else:
-                    if self._failure is not None:
-                        log.info("the kubelet tells its pods again")
-                    self._pods, self._asked, self._failure = pods, asked, None
-                await asyncio.sleep(self._interval)
+    async def _list(self) -> tuple[float, tuple[PodFacts, ...]]:
+        """The pods, and the monotonic time at which they were asked for. Raises KubeletError."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(ssl=self._access.tls if self._access.tls is not None else True)
+            headers = {"User-Agent": f"load-watcher/{__version__}", "Accept": "application/json"}
+            self._session = aiohttp.ClientSession(connector=connector, headers=headers, trust_env=False)
+        asked = self._monotonic()
+        return asked, await self._ask(self._session)
 
     async def _ask(self, session: aiohttp.ClientSession) -> tuple[PodFacts, ...]:
         url = f"{self._access.server}/pods"

@@ -28,6 +28,12 @@ class Readings:
         """The series of a metric, to be added to."""
         return self.series.setdefault(metric, [])
 
+    def take(self, others: Readings) -> None:
+        """What others have, but for metrics that are told of here already: a name means one thing."""
+        known = self.series.keys() | self.missing.keys()
+        self.series |= {name: series for name, series in others.series.items() if name not in known}
+        self.missing |= {name: why for name, why in others.missing.items() if name not in known}
+
     def miss(self, why: str, *metrics: str) -> None:
         """Say why there is nothing of these."""
         for metric in metrics:

@@ -1,0 +1,150 @@
+"""Metrics of the operator's own, each from a PromQL expression that a Prometheus answers.
+
+    [agent.queries.ingress_p99]  expression = 'max(ingress_latency_p99{node="$node"})'
+
+`$node` in an expression is the name of this node. Every series of the answer is one of the metric, with its labels, so
+that rules can select among them. They are asked for in a task of its own: a cycle takes the last answers, and a
+Prometheus that is gone takes nothing but these metrics away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from agent.state.keeping import Kept
+from agent.state.readings import Readings
+from watcher.providers.base import ProviderError, ProviderMalformed
+
+INTERVAL_S = 30.0
+YOUNG_INTERVALS = 3.0
+MAX_SERIES = 1000
+"""Of one answer: more is an expression that lacks an aggregation."""
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One series of an answer: `time` in unix seconds as the Prometheus has it."""
+
+    labels: Labels
+    time: float
+    value: float
+
+
+class Questions(Protocol):
+    """Who answers expressions. Both raise ProviderError."""
+
+    async def ask(self, expression: str) -> tuple[Sample, ...]:
+        """What an expression is now: one sample a series."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class _Row(msgspec.Struct, frozen=True):
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+def read_samples(rows: Iterable[msgspec.Raw]) -> tuple[Sample, ...]:
+    """The series of an instant vector, those left out that are no number. Raises ProviderMalformed."""
+    samples = []
+    for raw in rows:
+        try:
+            row = msgspec.json.decode(raw, type=_Row)
+            moment, value = row.value[0], float(row.value[1])
+        except (msgspec.DecodeError, ValueError) as error:
+            raise ProviderMalformed(f"a series of its answer is none: {error}") from error
+        if math.isfinite(value):
+            samples.append(Sample(row.metric, moment, value))
+        if len(samples) > MAX_SERIES:
+            raise ProviderMalformed(
+                f"its answer has more than {MAX_SERIES} series", hint="Aggregate the expression: max by (…) (…)."
+            )
+    return tuple(samples)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What each expression was at the monotonic time `asked`, or why it is not known."""
+
+    asked: float
+    samples: Mapping[str, tuple[Sample, ...]]
+    failures: Mapping[str, str]
+
+
+class QueryMetrics:
+    """Asks `expressions`, by the names of their metrics, every `interval` seconds. What is older than three of them is
+    missing."""
+
+    def __init__(
+        self,
+        questions: Questions,
+        expressions: Mapping[str, str],
+        *,
+        node: str,
+        interval: float = INTERVAL_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._questions = questions
+        self._expressions = {name: text.replace("$node", node) for name, text in expressions.items()}
+        self._max_age = YOUNG_INTERVALS * interval
+        self._monotonic = monotonic
+        self._answers = Kept("the agent's own queries", self._ask, interval=interval, failures=(ProviderError,))
+
+    async def start(self) -> None:
+        """Begin to ask."""
+        await self._answers.start()
+
+    async def close(self) -> None:
+        """Stop asking."""
+        await self._answers.close()
+        await self._questions.close()
+
+    def read(self, *, now: float, monotonic: float) -> Readings:
+        """The last answers, each with its own age."""
+        readings, answers = Readings(), self._answers.copy
+        if answers is None:
+            readings.miss(
+                f"the query has no answer: {self._answers.failure or 'none has come yet'}", *self._expressions
+            )
+            return readings
+        age = monotonic - answers.asked
+        for name in self._expressions:
+            samples = answers.samples.get(name, ())
+            if age > self._max_age:
+                why = self._answers.failure or "it is slow"
+                readings.miss(f"the last answer to its query is {age:.0f} s old: {why}", name)
+            elif not samples:
+                readings.miss(answers.failures.get(name, "its query has no series"), name)
+            for sample in samples if age <= self._max_age else ():
+                readings.add(name, sample.value, now - age, sample.labels)
+        return readings
+
+    async def _ask(self) -> _Answers:
+        """All at once. Raises ProviderError where none is answered."""
+        asked = self._monotonic()
+        outcomes = await asyncio.gather(
+            *(self._questions.ask(text) for text in self._expressions.values()), return_exceptions=True
+        )
+        samples: dict[str, tuple[Sample, ...]] = {}
+        failures: dict[str, ProviderError] = {}
+        for name, outcome in zip(self._expressions, outcomes, strict=True):
+            if isinstance(outcome, ProviderError):
+                failures[name] = outcome
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                samples[name] = outcome
+        if failures and not samples:
+            raise next(iter(failures.values()))
+        told = {name: f"its query was not answered: {error}. {error.hint}".rstrip() for name, error in failures.items()}
+        return _Answers(asked, samples, told)

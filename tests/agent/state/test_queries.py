@@ -1,0 +1,133 @@
+"""Metrics of the operator's own, from a Prometheus: one that says what a test wants, and a real one."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from agent.state.prometheus import PrometheusQuestions
+from agent.state.queries import QueryMetrics
+from tests.fakes.prometheus import FakePrometheus, result, told
+from tests.real.parts import Prometheus
+from tests.real.remote_write import Series as Written
+from tests.waiting import eventually
+from watcher.providers.prometheus_plans import PrometheusConfig
+
+NOW = 1_700_000_000.0
+
+
+def row(value: str, **labels: str) -> dict[str, Any]:
+    return {"metric": labels, "value": [NOW, value]}
+
+
+def watching(
+    url: str, expressions: dict[str, str], inside: Callable[[QueryMetrics], Awaitable[None]], **config: Any
+) -> None:
+    async def run() -> None:
+        questions = PrometheusQuestions(PrometheusConfig(url, backoff=(), **config))
+        source = QueryMetrics(questions, expressions, node="node-1", interval=0.1, monotonic=lambda: 1000.0)
+        await source.start()
+        try:
+            await inside(source)
+        finally:
+            await source.close()
+
+    asyncio.run(run())
+
+
+def why_not(source: QueryMetrics, name: str = "mine", *, monotonic: float = 1000.0) -> str:
+    return source.read(now=NOW, monotonic=monotonic).missing.get(name, "")
+
+
+def test_every_series_of_an_answer_is_one_of_the_metric():
+    rows = [row("12.5", disk="sda"), row("7", disk="sdb"), row("NaN", disk="sdc"), row("+Inf", disk="sdd")]
+    with FakePrometheus(lambda _: result("vector", rows)) as server:
+
+        async def inside(source: QueryMetrics) -> None:
+            assert "none has come yet" in why_not(source)
+            await eventually(lambda: not why_not(source), what="an answer")
+            found = source.read(now=NOW, monotonic=1000.1).series["mine"]
+            assert [(each.value, dict(each.labels)) for each in found] == [
+                (12.5, {"disk": "sda"}),
+                (7.0, {"disk": "sdb"}),
+            ]
+            assert found[0].time == pytest.approx(NOW - 0.1)
+
+        watching(server.url, {"mine": 'max by (disk) (io{node="$node"})'}, inside)
+        assert set(server.queries) == {'max by (disk) (io{node="node-1"})'}
+
+
+def test_an_answer_grows_old_and_a_prometheus_that_goes_takes_its_metrics_alone(caplog):
+    down = False
+    with FakePrometheus(lambda _: told("{}", status=503) if down else result("vector", [row("1")])) as server:
+
+        async def inside(source: QueryMetrics) -> None:
+            nonlocal down
+            await eventually(lambda: not why_not(source), what="an answer")
+            down = True
+            await eventually(lambda: "no news of the agent's own queries" in caplog.text, what="a warning")
+            assert not why_not(source, monotonic=1000.25)
+            assert "the last answer to its query is" in why_not(source, monotonic=1000.5)
+            down = False
+            await eventually(lambda: not why_not(source), what="another answer")
+
+        watching(server.url, {"mine": "up"}, inside)
+
+
+def test_one_query_that_fails_costs_no_other():
+    bad = json.dumps({"status": "error", "errorType": "bad_data", "error": "parse error: unexpected end of input"})
+
+    def answer(asked: Any) -> bytes:
+        if asked.query == "good":
+            return result("vector", [row("1")])
+        return result("vector", []) if asked.query == "empty" else told(bad, status=400)
+
+    with FakePrometheus(answer) as server:
+
+        async def inside(source: QueryMetrics) -> None:
+            await eventually(lambda: not why_not(source, "one"), what="an answer")
+            assert "parse error" in why_not(source, "two")
+            assert why_not(source, "three") == "its query has no series"
+
+        watching(server.url, {"one": "good", "two": "bad(", "three": "empty"}, inside)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (told("<html>login</html>"), "web page"),
+        (result("matrix", []), "matrix"),
+        (result("vector", [{"metric": {}, "value": [1]}]), "a series of its answer is none"),
+        (result("vector", [{"metric": {}, "value": [1, "much"]}]), "a series of its answer is none"),
+        (result("vector", [row("1", number=str(each)) for each in range(1001)]), "more than 1000 series"),
+        (told("Unauthorized", status=401), "401"),
+    ],
+    ids=["web page", "matrix", "half a sample", "no number", "too many", "no token"],
+)
+def test_what_is_no_answer_is_told(answer: bytes, reason: str):
+    with FakePrometheus(lambda _: answer) as server:
+
+        async def inside(source: QueryMetrics) -> None:
+            await eventually(lambda: reason in why_not(source), what=reason)
+
+        watching(server.url, {"mine": "up"}, inside)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_real_prometheus_answers(shared_prometheus: Prometheus):
+    now = time.time()
+    shared_prometheus.write([Written({"__name__": "latency", "node": "node-1"}, [now - 1], [0.25])])
+
+    async def inside(source: QueryMetrics) -> None:
+        await eventually(lambda: not why_not(source, "mine"), what="an answer")
+        (found,) = source.read(now=now, monotonic=1000.0).series["mine"]
+        assert (found.value, found.labels) == (250.0, {})
+        assert "parse error" in why_not(source, "wrong")
+        assert why_not(source, "absent") == "its query has no series"
+
+    expressions = {"mine": '1000 * max(latency{node="$node"})', "wrong": "max(", "absent": "nothing"}
+    watching(shared_prometheus.url, expressions, inside)

@@ -1,0 +1,199 @@
+"""The watcher's windows as metrics: from the real API over a real socket, and without it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from agent.state.windows import WindowMetrics, metric_name
+from tests.fakes.prometheus import FakePrometheus, told
+from tests.fakes.service import FakeService, Live, Protection
+from tests.fakes.snapshots import publish, snapshot_of, steady
+from tests.waiting import eventually
+from watcher.client import NodeClient
+from watcher.model import METRICS, Operator
+
+NOW = 1_700_000_000.0
+WINDOWS = ("5m", "10m", "15m")
+CPU = {f"window_cpu_{operator}_{window}" for operator in ("avg", "std") for window in WINDOWS}
+USUAL = CPU | {name.replace("cpu", "memory") for name in CPU}
+OPERATORS = (Operator.AVG, Operator.STD)
+
+
+class Clock:
+    """The monotonic clock; the service's stands at 1000 too, so ages are what the documents say."""
+
+    time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def watching(
+    live: Live,
+    inside: Callable[[WindowMetrics], Awaitable[None]],
+    *,
+    node: str = "node-1",
+    clock: Clock | None = None,
+    **options: Any,
+) -> None:
+    """Run `inside` with the metrics of a node, asked for ten times a second."""
+
+    async def run() -> None:
+        address = f"http://127.0.0.1:{live.port}"
+        client = NodeClient(
+            address, node, windows=WINDOWS, operators=OPERATORS, backoff=0.01, monotonic=clock or Clock(), **options
+        )
+        source = WindowMetrics(client, interval=0.1)
+        await source.start()
+        try:
+            await inside(source)
+        finally:
+            await source.close()
+
+    asyncio.run(run())
+
+
+def why_not(source: WindowMetrics, *, monotonic: float = 1000.0, metric: str = "window_cpu_avg_5m") -> str:
+    return source.read(now=NOW, monotonic=monotonic).missing.get(metric, "")
+
+
+def test_windows_of_this_node_with_its_own_age():
+    service = FakeService(published=publish(snapshot_of({"node-1": {"CPU": steady(26), "Memory": steady(40)}})))
+    with Live(service) as live:
+
+        async def inside(source: WindowMetrics) -> None:
+            await eventually(lambda: not why_not(source), what="an answer")
+            readings = source.read(now=NOW, monotonic=1000.0)
+            assert readings.series.keys() == USUAL
+            assert not readings.missing
+            assert readings.series["window_cpu_avg_5m"][0].value == pytest.approx(26.0)
+            assert readings.series["window_memory_avg_15m"][0].value == pytest.approx(40.0)
+            assert readings.series["window_cpu_std_15m"][0].value == pytest.approx(1.0)
+            # The answer says Age: 1, rounded down: the newest sample is two seconds old at most.
+            assert readings.series["window_cpu_avg_5m"][0].time == NOW - 2.0
+            assert readings.series["window_cpu_avg_5m"][0].labels == {}
+
+        watching(live, inside)
+
+
+def test_a_node_that_lags_behind_has_the_age_of_its_own_sample():
+    published = publish(snapshot_of({"node-1": {"CPU": steady(26)}, "node-2": {"CPU": steady(60)}}))
+    published.snapshot.sampled[0] -= 90.0
+    with Live(FakeService(published=publish(published.snapshot))) as live:
+
+        async def inside(source: WindowMetrics) -> None:
+            await eventually(lambda: not why_not(source), what="an answer")
+            assert source.read(now=NOW, monotonic=1000.0).series["window_cpu_avg_5m"][0].time == NOW - 92.0
+            assert "193 s old, more than 180 s" in why_not(source, monotonic=1101.0)
+
+        watching(live, inside)
+
+
+def test_a_window_that_is_not_full_is_missing_and_the_shorter_one_is_there():
+    with Live() as live:
+
+        async def inside(source: WindowMetrics) -> None:
+            await eventually(lambda: not why_not(source), what="an answer")
+            readings = source.read(now=NOW, monotonic=1000.0)
+            assert "window_cpu_avg_5m" in readings.series
+            assert readings.missing["window_cpu_avg_15m"] == "the watcher has samples enough for 10m only"
+
+        watching(live, inside, node="node-3")
+
+
+def test_other_metrics_are_named_as_the_watcher_names_them():
+    with Live() as live:
+
+        async def inside(source: WindowMetrics) -> None:
+            await eventually(lambda: not why_not(source), what="an answer")
+            found = source.read(now=NOW, monotonic=1000.0).series["window_network_receive_avg_10m"]
+            assert found[0].value == pytest.approx(2e6)
+
+        watching(live, inside, node="node-2")
+
+
+def test_every_metric_of_the_watcher_has_a_name_of_its_own():
+    names = {metric_name(metric.key, Operator.P95, "15m") for metric in METRICS}
+    assert len(names) == len(METRICS)
+    assert {"window_cpu_p95_15m", "window_pressure_io_p95_15m", "window_energy_gpu_p95_15m"} <= names
+    assert all(name == name.lower() and name.isidentifier() for name in names)
+
+
+def test_a_node_that_the_watcher_does_not_know_is_told():
+    with Live() as live:
+
+        async def inside(source: WindowMetrics) -> None:
+            await eventually(lambda: "has not answered" not in why_not(source), what="an answer")
+            assert "the watcher has told no windows" in why_not(source)
+            assert source.read(now=NOW, monotonic=1000.0).missing.keys() == USUAL
+
+        watching(live, inside, node="no/such node?")
+
+
+def test_a_watcher_that_protects_reads_wants_the_token():
+    with Live(protection=Protection(token="s3cret-and-long", protect_reads=True)) as live:
+
+        async def refused(source: WindowMetrics) -> None:
+            await eventually(lambda: "token" in why_not(source), what="a refusal")
+
+        async def admitted(source: WindowMetrics) -> None:
+            await eventually(lambda: not why_not(source), what="an answer")
+
+        watching(live, refused)
+        watching(live, admitted, token="s3cret-and-long")
+
+
+def test_a_watcher_that_goes_is_told_once_and_its_last_windows_grow_old(caplog):
+    clock, service = Clock(), FakeService()
+    with Live(service) as live:
+
+        async def inside(source: WindowMetrics) -> None:
+            await eventually(lambda: not why_not(source), what="an answer")
+            published, service.published = service.published, None
+            await eventually(lambda: "no news of the watcher's windows" in caplog.text, what="a warning")
+            assert not why_not(source, monotonic=1178.0)
+            assert "181 s old, more than 180 s" in why_not(source, monotonic=1179.0)
+            service.published = published
+            with caplog.at_level(logging.INFO):
+                await eventually(lambda: "there is news of the watcher's windows again" in caplog.text, what="its end")
+
+        watching(live, inside, clock=clock)
+    assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 1
+
+
+def test_nobody_there_costs_nothing_but_these_metrics():
+    with Live() as live:
+        pass
+
+    async def inside(source: WindowMetrics) -> None:
+        assert "has not answered yet" in why_not(source)
+        await eventually(lambda: "no answer from" in why_not(source), what="the reason")
+        assert source.read(now=NOW, monotonic=1000.0).missing.keys() == USUAL
+
+    watching(live, inside)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"timestamp":1,"window":{"duration":"5m","start":1,"end":2},"source":"x","data":{"NodeMetricsMap":{}}}',
+    ],
+)
+def test_what_is_no_document_of_a_node_is_told(body: bytes):
+    with FakePrometheus(lambda _: told(body)) as server:
+
+        class At:
+            port = server.port
+
+        async def inside(source: WindowMetrics) -> None:
+            await eventually(
+                lambda: "not a node document" in why_not(source) or "0 nodes" in why_not(source), what="the reason"
+            )
+
+        watching(At(), inside)  # type: ignore[arg-type]
