@@ -84,6 +84,8 @@ class Demand:
     throttled: Mapping[str, Wanted] = field(default_factory=dict)
     restored: Mapping[str, Wanted] = field(default_factory=dict)
     evicted: Mapping[str, Wanted] = field(default_factory=dict)
+    reclaim: Watermarks = field(default_factory=dict)
+    reclaimed: Mapping[str, Wanted] = field(default_factory=dict)
     ceilings: Mapping[str, float] = field(default_factory=dict)
     missed: frozenset[str] = frozenset()
     since: Mapping[str, float] = field(default_factory=dict)
@@ -340,6 +342,7 @@ def _demand(judged: Sequence[_Judged], may_restore: bool, options: Options) -> D
     throttling = [(each, action) for each, action in known if action.throttle is not None]
     up = [(each, action) for each, action in throttling if each.restored and may_restore]
     evict = [(each, action) for each, action in known if action.evicts and each.triggered]
+    reclaim = [each for each, action in known if action.force_gc and each.triggered]
     up_metrics = {each.rule.metric for each, _ in up}
     # Room that one rule gives back must not be what triggers another, so all that throttle for the metric have a say.
     having_a_say = up if options.counting is not Counting.LATCHED else throttling
@@ -354,6 +357,8 @@ def _demand(judged: Sequence[_Judged], may_restore: bool, options: Options) -> D
             (each, Wanted(frozenset((each.rule.metric,)), grace_seconds=_grace(action, options)))
             for each, action in evict
         ),
+        reclaim=gathered((each.rule.metric, each.rule.watermark) for each in reclaim),
+        reclaimed=_merged((each, Wanted(frozenset((each.rule.metric,)))) for each in reclaim),
         ceilings=_ceilings(bounds) if options.counting is Counting.LATCHED else {},
         missed=frozenset(each.rule.metric for each in judged if each.triggered and each.finding.blind),
         since=_since(each for each, _ in evict),

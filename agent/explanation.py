@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from agent.model import CPU, EXTENDED_CPU, MEMORY, EvictStep, QuotaStep, ReclaimStep, Released, SchedulingStep, Step
 from agent.plan import Plan, Stage, StageKind
 
-VERBS: Mapping[StageKind, str] = {"throttle": "throttles", "evict": "evicts", "restore": "restores"}
+VERBS: Mapping[StageKind, str] = {
+    "throttle": "throttles",
+    "reclaim": "reclaims page cache of",
+    "evict": "evicts",
+    "restore": "restores",
+}
 
 _MEBIBYTE = 1 << 20
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from agent.ledger import Ledger, falling, rising
 from agent.metrics import Metrics
 from agent.metrics.attributes import Metric
-from agent.model import State
+from agent.model import MEMORY, State
 from agent.options import Options, Quirk
 from agent.originals import Originals
 from agent.plan import StageKind
@@ -85,10 +85,14 @@ def _gap(kind: StageKind, used: float, watermark: float, scale: float, flying: f
 
 
 def _able(metric: Metric, kind: StageKind) -> bool:
+    if kind == "reclaim":
+        return metric.evict_quantified and metric.resource == MEMORY
     return metric.evictable if kind == "evict" else metric.throttleable
 
 
 def _quantified(metric: Metric, kind: StageKind) -> bool:
+    if kind == "reclaim":
+        return _able(metric, kind)
     return metric.evict_quantified if kind == "evict" else metric.throttle_quantified
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 from agent.model import Released, Step
 
-StageKind = Literal["throttle", "evict", "restore"]
+StageKind = Literal["throttle", "reclaim", "evict", "restore"]
 
 
 class Verdict(StrEnum):
@@ -107,11 +107,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`steps` are carried out in order: scheduling, throttling, eviction, restoring. `preview` are those that the rules
-    with strategy Preview would want on their own; nobody carries them out. `scheduling_disabled` is what was last
-    decided about new pods (None before the first decision), for who finds that the last step did not get through.
-    `left_alone` says of every pod that may not be touched why (namespace/name -> reason); `sentences` tell the whole to
-    a person."""
+    """`steps` are carried out in order: scheduling, throttling, reclaiming, eviction, restoring. `preview` are those
+    that the rules with strategy Preview would want on their own; nobody carries them out. `scheduling_disabled` is what
+    was last decided about new pods (None before the first decision), for who finds that the last step did not get
+    through. `left_alone` says of every pod that may not be touched why (namespace/name -> reason); `sentences` tell the
+    whole to a person."""
 
     time: float
     steps: tuple[Step, ...] = ()

@@ -57,7 +57,10 @@ class Sorter:
 
     def compare(self, first: PodState, second: PodState) -> int:
         """By the first key that tells the two apart; 0 if none does."""
-        return next((result for key in self.keys if (result := key.compare(first, second))), 0)
+        for key in self.keys:  # called for every pair of pods
+            if result := key.compare(first, second):
+                return result
+        return 0
 
     def values(self, pod: PodState) -> dict[str, Shown]:
         """What each key sees in the pod, in order."""

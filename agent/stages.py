@@ -1,4 +1,4 @@
-"""One demand, stage after stage: throttle, evict, restore. See agent/planner.py for the rules.
+"""One demand, stage after stage: throttle, reclaim, evict, restore. See agent/planner.py for the rules.
 
 Pure: no I/O, no clock.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from agent import explanation
 from agent.analyzer import Demand, Wanted
 from agent.gaps import Given, divided, gaps, in_flight, most_urgent
 from agent.ledger import going, lowered, raised
 from agent.metrics.attributes import Circumstances, Metric, Planned
-from agent.model import EvictStep, PodState, PodStep, QuotaStep
+from agent.metrics.pods import UNKNOWN_MEMORY
+from agent.model import MEMORY, EvictStep, PodState, PodStep, QuotaStep, ReclaimStep
 from agent.options import Quirk
 from agent.originals import owed
 from agent.plan import Candidate, Mode, Stage, StageKind
@@ -37,7 +39,8 @@ class _Looked:
 
 @dataclass(slots=True)
 class _Task:
-    """One stage being worked on. `gaps` shrink with every pod that is chosen."""
+    """One stage being worked on. `gaps` shrink with every pod that is chosen; `taken` are the uids of those,
+    and `came_back` what restoring them lets come back, by resource."""
 
     kind: StageKind
     marks: Watermarks
@@ -45,6 +48,14 @@ class _Task:
     ceilings: Mapping[str, float]
     gaps: dict[str, float] = field(default_factory=dict)
     looked: list[_Looked] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+    came_back: dict[str, float] = field(default_factory=dict)
+
+    def look(self, looked: _Looked) -> None:
+        """Adds a pod, chosen or not."""
+        self.looked.append(looked)
+        if not looked.why:
+            self.taken.add(looked.pod.uid)
 
     @property
     def chosen(self) -> list[_Looked]:
@@ -66,12 +77,20 @@ class Stages:
     def of(self, demand: Demand) -> tuple[Stage, ...]:
         """All of them, in order."""
         throttled = self._stage(_Task("throttle", demand.down, demand.throttled, {}), demand.missed)
+        reclaimed = self._reclaim(_Task("reclaim", demand.reclaim, demand.reclaimed, {}))
         waiting = self._waiting(demand)
         names = {stage.metric for stage in waiting}
         marks = {name: values for name, values in demand.evict.items() if name not in names}
         evicted = self._stage(_Task("evict", marks, demand.evicted, {}), demand.missed)
         restored = self._stage(_Task("restore", demand.up, demand.restored, demand.ceilings), demand.missed)
-        return (*throttled, *waiting, *evicted, *restored)
+        return (*throttled, *reclaimed, *waiting, *evicted, *restored)
+
+    def _reclaim(self, task: _Task) -> tuple[Stage, ...]:
+        """Page cache of the pods that may, of memory alone. What that releases shows only afterwards: it closes no gap,
+        and the executor looks again before every further step."""
+        marks = {name: values for name, values in task.marks.items() if self._resource(name) == MEMORY}
+        task = replace(task, marks=marks)
+        return self._stage(task, ())
 
     def _waiting(self, demand: Demand) -> tuple[Stage, ...]:
         """Metrics whose evictions wait for what throttling does."""
@@ -122,7 +141,7 @@ class Stages:
         for pod in self._ordered(task.kind, metric, task.wanted):
             planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room=None)
             why = _refusal(task.kind, planned) or self._recent(task.kind, pod) or self._used_up(task)
-            task.looked.append(_Looked(pod, metric, planned, why))
+            task.look(_Looked(pod, metric, planned, why))
         self._take(task, reason)
         acted = f"{explanation.VERBS[task.kind]} all that may be, {len(task.chosen)} of {len(task.looked)} pods"
         stage = self._told(task.kind, urgent, task.marks[urgent][0], mode, f"{urgent}: {reason}; {acted}")
@@ -156,18 +175,19 @@ class Stages:
         """Goes through the pods that may be acted on for one metric."""
         keys = [key for key, each in task.wanted.items() if metric.name in each.metrics]
         for pod in self._ordered(task.kind, metric, keys):
-            planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], self._room(task, metric))
+            room = task.gaps[metric.name] if task.kind == "reclaim" else self._room(task, metric)
+            planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room)
             if task.kind == "evict" and planned.steps:
                 planned = self._evicted_for_all(task, metric, pod, planned)
             looked = _Looked(pod, metric, _worth_it(planned))
-            if any(each.pod.uid == pod.uid for each in task.chosen):
+            if pod.uid in task.taken:
                 looked = replace(looked, why="it is acted on for another metric already")
             elif task.gaps[metric.name] <= CLOSED:
                 looked = replace(looked, why="the gap is closed without it")
             else:
                 why = _refusal(task.kind, looked.planned) or self._futile(looked) or self._used_up(task)
                 looked = replace(looked, why=why)
-            task.looked.append(looked)
+            task.look(looked)
             if not looked.why:
                 self._credit(task, looked, 1.0)
 
@@ -186,8 +206,7 @@ class Stages:
         if ceiling is None or used is None or scale is None:
             return None
         used += in_flight("restore", metric, self._given) / scale
-        came_back = sum(each.planned.released.get(metric.resource, 0.0) for each in task.chosen)
-        return max(0.0, gap_below(used, ceiling, scale, self._given.options) - came_back)
+        return max(0.0, gap_below(used, ceiling, scale, self._given.options) - task.came_back.get(metric.resource, 0.0))
 
     def _measured(self, metric: Metric) -> tuple[float | None, float | None]:
         return self._given.state.value(metric.name), metric.scale(self._given.state)
@@ -202,13 +221,15 @@ class Stages:
     def _used_up(self, task: _Task) -> str:
         """Why no further pod may be evicted."""
         left = self._given.evictions_left
-        if task.kind != "evict" or left is None or len(task.chosen) < left:
+        if task.kind != "evict" or left is None or len(task.taken) < left:
             return ""
         return "the evictions that are allowed now are used up"
 
     def _credit(self, task: _Task, looked: _Looked, sign: float) -> None:
         """Takes a pod's release off every gap of what it releases."""
         own_only = Quirk.OWN_GAP in self._given.options.quirks
+        for resource, amount in looked.planned.released.items() if task.kind == "restore" else ():
+            task.came_back[resource] = task.came_back.get(resource, 0.0) + sign * amount
         for name in task.gaps:
             if name == looked.metric.name or not own_only:
                 task.gaps[name] -= sign * looked.planned.released.get(self._resource(name), 0.0)
@@ -216,18 +237,21 @@ class Stages:
     def _let_go(self, task: _Task) -> None:
         """Spares victims without whom all gaps stay closed. The order of ranks holds: one that matters less than
         another victim stays one, however much that other releases."""
-        for each in reversed(task.chosen):
-            others = [other for other in task.chosen if other is not each]
+        for place in reversed(range(len(task.looked))):
+            each = task.looked[place]
+            if each.why:
+                continue
             self._credit(task, each, -1.0)
-            closed = all(gap <= CLOSED for gap in task.gaps.values())
-            if others and closed and not any(self._matters_less(each, other) for other in others):
-                spared = replace(each, why="the others release enough without it")
-                task.looked[task.looked.index(each)] = spared
+            if all(gap <= CLOSED for gap in task.gaps.values()) and self._may_be_spared(task, each):
+                task.looked[place] = replace(each, why="the others release enough without it")
+                task.taken.remove(each.pod.uid)
             else:
                 self._credit(task, each, 1.0)
 
-    def _matters_less(self, each: _Looked, other: _Looked) -> bool:
-        return self._sorter(each.metric).rank(each.pod, other.pod) < 0
+    def _may_be_spared(self, task: _Task, each: _Looked) -> bool:
+        """Whether there are other victims, and none of them matters more."""
+        sorter, others = self._sorter(each.metric), [other for other in task.chosen if other is not each]
+        return bool(others) and not any(sorter.rank(each.pod, other.pod) < 0 for other in others)
 
     def _told_precisely(self, task: _Task, metric: Metric, gap: float | None) -> Stage:
         """What is told of one metric."""
@@ -268,6 +292,8 @@ class Stages:
             if pod.daemon and not given.options.evict_daemons:
                 return Planned(problem="its DaemonSet would start it again at once")
             return metric.evict(pod, wanted.grace_seconds, circumstances) if metric.evict else Planned()
+        if kind == "reclaim":
+            return _reclaiming(pod, metric, room or 0.0)
         function = metric.throttle if kind == "throttle" else metric.restore
         return function(pod, wanted.throttle, circumstances) if function else Planned()
 
@@ -324,6 +350,16 @@ def _as_throttled(pod: PodState, given: Given) -> PodState:
     )
     above = sum((was.cpu or 0.0) - (now.cpu or 0.0) for was, now in zip(pod.containers, containers, strict=True))
     return replace(pod, containers=containers, cpu=None if pod.cpu is None else max(0.0, pod.cpu - above))
+
+
+def _reclaiming(pod: PodState, metric: Metric, gap: float) -> Planned:
+    """No more than is needed: the kernel takes what it can have of it, and that page cache has to be read again."""
+    if pod.memory is None:
+        return Planned(problem=UNKNOWN_MEMORY, unknown=True)
+    amount = min(ceil(gap), pod.memory)
+    if amount <= 0:
+        return Planned(problem="it has nothing to give")
+    return Planned((ReclaimStep(pod.key, pod.uid, amount, metric.name),))
 
 
 def _refusal(kind: StageKind, planned: Planned) -> str:

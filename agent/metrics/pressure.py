@@ -34,7 +34,14 @@ def metrics(chains: Chains) -> tuple[Metric, ...]:
         for name in CPU_NAMES
     )
     memory = (
-        Metric(name=name, action_priority=6, sortable=True, sort=chains.memory, evictable=True, evict=evicting(name))
+        Metric(
+            name=name,
+            action_priority=6,
+            sortable=True,
+            sort=chains.memory,
+            evictable=True,
+            evict=evicting(name),
+        )
         for name in MEMORY_NAMES
     )
     io = (

@@ -199,6 +199,15 @@ def test_a_preview_decides_and_demands_nothing():
     assert 2 == len(found.events)
 
 
+def test_page_cache_is_asked_for_where_the_action_says_so():
+    held = policies(rule(), rule("gc", "gc"))
+    held = replace(held, actions={**held.actions, "gc": AvoidanceAction("gc", force_gc=True)})
+    held = replace(held, pod_qos=(PodQos("all", frozenset({"gc"}), scopes=()),))
+    found = Cycles(held, (pod("p"),)).see(101)
+    assert ({"m": (100.0,)}, ["default/p"]) == (found.demand.reclaim, list(found.demand.reclaimed))
+    assert {} == Cycles(held, (pod("p"),)).see(1).demand.reclaimed
+
+
 def test_events_tell_changes_and_not_states():
     cycles = Cycles(policies(rule(action="evict")))
     told = [[event.note for event in cycles.see(sample).events] for sample in (1, 101, 101, 1, 1, 101, 101)]

@@ -331,6 +331,35 @@ def test_memory_does_not_wait_and_neither_does_what_cannot_be_throttled():
     assert ["evict"] == [step.kind for step in plan(analysis(demand), given).steps]
 
 
+def test_page_cache_is_reclaimed_before_anybody_is_evicted_and_counts_for_nothing_yet():
+    pods = [pod("a", memory=900), pod("b", memory=100), pod("unknown")]
+    demand = Demand(
+        reclaim={MEMORY: (5000.0,), CPU: (1.0,)},
+        reclaimed=wanted(pods, MEMORY),
+        evict={MEMORY: (5000.0,)},
+        evicted=wanted(pods, MEMORY),
+    )
+    given = Given(state(pods, NOW, **{MEMORY: 5500.0, CPU: 9.0}), Metrics(), EXACT)
+    made = plan(analysis(demand), given)
+    assert [("reclaim", 500), ("reclaim", 100), ("evict", None)] == [
+        (step.kind, getattr(step, "bytes", None)) for step in made.steps
+    ]
+    first, second, third = made.steps
+    enough = replace(given, state=state(pods, NOW, **{MEMORY: 5000.0}))
+    assert ["memory_total_usage needs it no more"] * 2 == [
+        still_needed(second, made, enough, (first,)),
+        still_needed(third, made, enough, (first,)),
+    ]
+    assert "" == still_needed(third, made, given, (first, second))
+
+
+def test_reclaiming_is_for_memory_alone():
+    pods = [pod("a", memory=900)]
+    demand = Demand(reclaim={CPU: (1.0,), "psi_memory_full_avg10": (1.0,)}, reclaimed=wanted(pods, CPU))
+    made = plan(analysis(demand), Given(state(pods, NOW, **{CPU: 9.0}), Metrics(), EXACT))
+    assert ((), ()) == (made.steps, made.stages)
+
+
 def test_scheduling_comes_first():
     demand, given = both([running("p", 2.0)], since=NOW)
     made = plan(analysis(demand, keep_away=True, because="triggered: nq.r"), given)
