@@ -308,6 +308,7 @@ def carried_out(node: FakeNode, act: str, value: int) -> None:
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # where waiting for the disk takes no time
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(ACTS)
 @example([("dies after writing", 2), ("dies before writing", 3)])

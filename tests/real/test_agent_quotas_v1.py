@@ -1,0 +1,139 @@
+"""The executor on the kernel's own control groups: what it takes is taken, and what it took is put back."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.audit import Audit
+from agent.cgroups import Driver, Layout, Quota, Tree, find_layout, open_tree
+from agent.cgroups.detection import Version
+from agent.executor import Executor, Fate, KubeletGroups, Permissions, Quotas, Report
+from agent.model import State, Step
+from agent.plan import Plan
+from tests.agent.executor.node import always, restore, throttle
+from tests.real.cgroups import BUSY, ROOT, Groups, need_cgroup_v1
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.real, pytest.mark.cgroup_v1, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def groups() -> Iterator[Groups]:
+    need_cgroup_v1()
+    with Groups() as groups:
+        yield groups
+
+
+@pytest.fixture(scope="module")
+def layout(groups: Groups) -> Layout:
+    """As that of a kubelet whose groups are below the test's own."""
+    return Layout(str(ROOT), find_layout(str(ROOT)).version, Driver.CGROUPFS, nest=groups.name)
+
+
+@pytest.fixture(scope="module")
+def tree(layout: Layout) -> Iterator[Tree]:
+    assert layout.version in (Version.V1, Version.HYBRID)
+    with open_tree(layout) as tree:
+        yield tree
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Iterator[Audit]:
+    audit = Audit.open(tmp_path / "agent.db", now=0.0)
+    yield audit
+    audit.close()
+
+
+def container(groups: Groups, number: int) -> str:
+    """The group of the container c<number>, made if it is not there."""
+    return groups.make(f"kubepods/besteffort/poduid-{number}/c{number}")
+
+
+def carried_out(audit: Audit, layout: Layout, tree: Tree, *steps: Step) -> Report:
+    """What becomes of these steps on the machine's control groups, whatever else runs here."""
+    executor = Executor(
+        audit,
+        KubeletGroups(lambda: layout, lambda: tree),
+        permissions=Permissions(enforce=True, beside_others=True),
+        clock=lambda: 0.0,
+    )
+    return asyncio.run(executor.run(Plan(0.0, steps), state=State(0.0), cycle=1, needed=always))
+
+
+def quota(tree: Tree, path: str) -> Quota:
+    with tree.open(path) as group:
+        return group.quota()
+
+
+def test_what_is_taken_is_taken_and_given_back_exactly(groups: Groups, layout: Layout, tree: Tree, audit: Audit):
+    path = container(groups, 0)
+    groups.run("kubepods/besteffort/poduid-0/c0", BUSY, 0.5)
+    assert [Fate.DONE] == [each.fate for each in carried_out(audit, layout, tree, throttle(0, after=20_000)).results]
+    with tree.open(path) as group:
+        wait_for(lambda: (group.cpu().throttled_periods or 0) >= 3, what="the kernel to hold it back")
+    steps = (restore(0, before=20_000, after=60_000), restore(0, before=60_000, after=None))
+    assert [Fate.DONE] * 2 == [each.fate for each in carried_out(audit, layout, tree, *steps).results]
+    assert Quota(None) == quota(tree, path)
+    assert not audit.owed()
+
+
+def test_what_the_kernel_refuses_costs_no_other_step_and_is_not_owed(
+    groups: Groups, layout: Layout, tree: Tree, audit: Audit
+):
+    """A quota below 1000 µs is EINVAL."""
+    paths = [container(groups, number) for number in (1, 2)]
+    report = carried_out(audit, layout, tree, throttle(1, after=999), throttle(2, after=30_000))
+    assert [Fate.FAILED, Fate.DONE] == [each.fate for each in report.results]
+    assert "the kernel refuses it" in report.results[0].text
+    assert [Quota(None), Quota(30_000)] == [quota(tree, path) for path in paths]
+    assert {"c2"} == set(audit.originals())
+    Quotas(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0).put_all_back(reason="the end")
+    assert Quota(None) == quota(tree, paths[1])
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from agent.audit import Audit, Deed
+from agent.cgroups import Driver, Layout, open_tree
+from agent.cgroups.detection import Version
+from agent.executor import KubeletGroups, Quotas
+from tests.agent.executor.node import throttle
+
+file, root, version, nest = sys.argv[1:]
+
+def tell(deed):
+    if deed.outcome == "done" and deed.container_id == "c4":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+layout = Layout(root, Version(version), Driver.CGROUPFS, nest=nest)
+tree = open_tree(layout)
+audit = Audit.open(Path(file), now=0.0, tell=tell)
+quotas = Quotas(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0)
+for number in (3, 4, 5):
+    step = throttle(number, before=70_000)
+    quotas.carry_out(step, Deed(time=0.0, kind="throttle", pod=step.pod, uid=step.uid, container_id=step.container_id))
+"""
+
+
+def test_after_a_kill_the_kernel_gets_its_quotas_back(groups: Groups, layout: Layout, tree: Tree, tmp_path: Path):
+    paths = [container(groups, number) for number in (3, 4, 5)]
+    for path in paths:
+        with tree.open(path) as group:
+            group.set_quota(Quota(70_000))
+    file = tmp_path / "agent.db"
+    command = [sys.executable, "-c", KILLED, str(file), layout.root, layout.version.value, layout.nest]
+    run = subprocess.run(command, cwd=os.getcwd(), timeout=60, capture_output=True, text=True)
+    assert -signal.SIGKILL == run.returncode, run.stderr
+    assert [Quota(50_000), Quota(50_000), Quota(70_000)] == [quota(tree, path) for path in paths]
+    audit = Audit.open(file, now=0.0)
+    Quotas(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0).put_all_back(reason="a new start")
+    assert [Quota(70_000)] * 3 == [quota(tree, path) for path in paths]
+    assert not audit.owed()
+    audit.close()
