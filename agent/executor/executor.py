@@ -1,6 +1,6 @@
 """Carrying out a plan, step by step: audit first, act second, and one that fails does not stop the rest.
 
-    stance ─▶ each step: still needed? ─▶ allowed? ─▶ audit ─▶ act ─▶ audit ─▶ Event
+    stance ─▶ each step: allowed? ─▶ still needed? ─▶ audit ─▶ act ─▶ audit ─▶ Event
 
 What may be done at all (the stance) is found out anew for every plan: preview unless enforcing was asked for; preview
 beside another agent that manages the same groups; what the cluster's ConfigMap says; quotas alone while the API is
@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from agent.audit import Audit, AuditError, Deed, Outcome
 from agent.cgroups import CgroupError, Quota
@@ -32,8 +33,12 @@ from watcher.kube import About
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 Needed = Callable[[Step, Sequence[Step]], Awaitable[str]]
-"""Reads usage again and says why a step is not needed any more, "" if it is; gets the steps that were carried out."""
+"""Reads usage again and says why a step is not needed any more, "" if it is; gets the steps that were carried out.
+Raises nothing."""
 
 MEASURED_FOR_S = 120.0
 """A deed of which no effect was seen by then has none that could be told from others'."""
@@ -81,7 +86,8 @@ class _Means:
 
 class Executor:
     """Carries out plans on one node. Without a `cluster` there are only quotas: nothing is evicted or tainted, and no
-    ConfigMap is asked. Its methods must not overlap. Making one may raise AuditError."""
+    ConfigMap is asked. Its methods must not overlap; one that is cancelled ends once what it is writing is written.
+    Making one may raise AuditError."""
 
     def __init__(
         self,
@@ -96,7 +102,7 @@ class Executor:
         quotas = Quotas(audit, groups, clock=clock)
         self._means = _Means(audit, groups, quotas, cluster, self._permissions.limits, clock)
         self._brake: Enforcement | None = None
-        self._owed: SchedulingStep | None = None
+        self._undone: SchedulingStep | None = None
         if cluster is not None:
             cluster.controls.last = self._brake = audit.kept(ENFORCEMENT_KEPT, Enforcement)
 
@@ -105,7 +111,7 @@ class Executor:
     async def run(self, plan: Plan, *, state: State, cycle: int, needed: Needed) -> Report:
         """Carry out the steps of a plan in their order. `state` is what it was made from: what pods used before. Raises
         nothing: what fails is in the report."""
-        steps = self._with_what_is_owed(plan)
+        steps = self._with_what_is_undone(plan)
         try:
             owing = await self._owing()
         except AuditError as error:
@@ -119,27 +125,27 @@ class Executor:
         report = await _Run(self._means, situation, state, cycle, needed).carry_out(steps)
         for each in report.results:
             if isinstance(each.step, SchedulingStep):
-                self._owed = each.step if each.fate is Fate.FAILED else None
+                self._undone = each.step if each.fate is Fate.FAILED else None
         return report
 
-    def _with_what_is_owed(self, plan: Plan) -> tuple[Step, ...]:
+    def _with_what_is_undone(self, plan: Plan) -> tuple[Step, ...]:
         """A taint that could not be set or taken off is tried again until it can, or until the opposite is wanted."""
-        owed, self._owed = self._owed, None
-        if owed is None or any(isinstance(step, SchedulingStep) for step in plan.steps):
+        undone, self._undone = self._undone, None
+        if undone is None or any(isinstance(step, SchedulingStep) for step in plan.steps):
             return plan.steps
-        return (owed, *plan.steps) if plan.scheduling_disabled in (None, owed.disable) else plan.steps
+        return (undone, *plan.steps) if plan.scheduling_disabled in (None, undone.disable) else plan.steps
 
     async def _owing(self) -> int:
         """How much there is to be given back: quotas, and the taint."""
         audit = self._means.audit
-        tainted = await asyncio.to_thread(audit.kept, TAINTED_KEPT, bool)
-        return await asyncio.to_thread(audit.owed) + bool(tainted)
+        tainted = await _in_thread(audit.kept, TAINTED_KEPT, bool)
+        return await _in_thread(audit.owed) + bool(tainted)
 
     async def _situation(self, state: State, *, owing: int) -> _Situation:
         if not self._permissions.enforce:
             left = f"; {owing} changes of an earlier run stay, until load-watcher agent restore" if owing else ""
             return _Situation(Stance.PREVIEW, f"enforcing was not asked for{left}")
-        others = rivals(state.pods, await asyncio.to_thread(process_names, self._permissions.proc))
+        others = rivals(state.pods, await _in_thread(process_names, self._permissions.proc))
         if others and not self._permissions.beside_others:
             why = f"the same control groups are managed by {', '.join(others)}"
             return _Situation(Stance.RESTORE_ALL if owing else Stance.PREVIEW, why)
@@ -157,7 +163,7 @@ class Executor:
         log.info("enforcement in this cluster is %s", brake or "not said")
         self._brake = brake
         try:
-            await asyncio.to_thread(self._means.audit.keep, ENFORCEMENT_KEPT, brake or Enforcement.ON)
+            await _in_thread(self._means.audit.keep, ENFORCEMENT_KEPT, brake or Enforcement.ON)
         except AuditError as error:
             log.warning("%s", _told(error))
 
@@ -177,7 +183,7 @@ class Executor:
     async def look_back(self, state: State) -> tuple[Deed, ...]:
         """Held against this state: what the deeds of the cycle before released. Quotas of containers that have ended
         are forgotten. To be called once a cycle, before `run`. Raises AuditError."""
-        return await asyncio.to_thread(self._look_back, state)
+        return await _in_thread(self._look_back, state)
 
     def _look_back(self, state: State) -> tuple[Deed, ...]:
         audit = self._means.audit
@@ -247,8 +253,8 @@ class _Run:
 
     async def put_everything_back(self) -> tuple[PutBack, ...]:
         """Quotas, and the taint if there is one of ours. Raises AuditError."""
-        found = await asyncio.to_thread(self.means.quotas.put_all_back, reason=self.why, cycle=self.cycle)
-        tainted = await asyncio.to_thread(self.means.audit.kept, TAINTED_KEPT, bool)
+        found = await _in_thread(self.means.quotas.put_all_back, reason=self.why, cycle=self.cycle)
+        tainted = await _in_thread(self.means.audit.kept, TAINTED_KEPT, bool)
         if self.means.cluster is not None and tainted and not self.situation.away:
             self.results.append(await self._scheduling(SchedulingStep(disable=False, reason=self.why)))
         return found
@@ -264,7 +270,7 @@ class _Run:
         if isinstance(step, EvictStep):
             return await self._evict(step)
         if isinstance(step, ReclaimStep):
-            return await asyncio.to_thread(self._reclaim, step)
+            return await _in_thread(self._reclaim, step)
         return await self._quota(step)
 
     def _forbidden(self, step: Step) -> str:
@@ -302,7 +308,7 @@ class _Run:
             before=as_json(Quota(step.before, step.period)),
             after=as_json(Quota(step.after, step.period)),
         )
-        changed = await asyncio.to_thread(self.means.quotas.carry_out, step, deed)
+        changed = await _in_thread(self.means.quotas.carry_out, step, deed)
         if changed.first or changed.last:
             reason = "CpuThrottled" if changed.first else "CpuRestored"
             message = f"{step.container}: {changed.result.text} ({step.reason})"
@@ -334,7 +340,7 @@ class _Run:
         """Ask whoever can say no, from the nearest to the farthest; then write it down, and do it."""
         audit, cluster, limits, now = self.means.audit, self.means.cluster, self.means.limits, self.means.clock()
         assert cluster is not None  # _forbidden saw to it
-        past = await asyncio.to_thread(audit.evictions, since=now - limits.window)
+        past = await _in_thread(audit.evictions, since=now - limits.window)
         if why := limits.refusal(past, step):
             return Result(step, Fate.NOT_ALLOWED, why)
         if (objection := await cluster.objection(step)) is not None:
@@ -342,14 +348,19 @@ class _Run:
         if why := await cluster.controls.take(now=now):
             return Result(step, Fate.NOT_ALLOWED, why)
         deed = self._deed(step, owner=step.owner, after={"graceSeconds": step.grace_seconds})
-        begun = await asyncio.to_thread(audit.begin, deed)
+        begun = await _in_thread(audit.begin, deed)
         fate, text = await cluster.evict(step)
+        result = Result(step, fate, text, begun.id)
         outcome = OUTCOMES.get(fate, Outcome.FAILED)
-        await asyncio.to_thread(audit.finish, begun, outcome, now=self.means.clock(), message=text)
+        try:
+            await _in_thread(audit.finish, begun, outcome, now=self.means.clock(), message=text)
+        except AuditError:
+            self.results.append(result)  # it is done, and must be counted on
+            raise
         if fate is Fate.DONE:
             message = f"evicted from {cluster.node}: {step.reason}"
             await self._tell_pod(step, reason="Evicted", message=message, warning=True)
-        return Result(step, fate, text, begun.id)
+        return result
 
     # --- scheduling --------------------------------------------------------------------------------------------------
 
@@ -359,13 +370,13 @@ class _Run:
         assert cluster is not None  # _forbidden saw to it
         after = {"schedulingDisabled": step.disable}
         deed = Deed(time=self.means.clock(), kind=step.kind, cycle=self.cycle, reason=step.reason, after=after)
-        begun = await asyncio.to_thread(audit.begin, deed)
-        await asyncio.to_thread(audit.keep, TAINTED_KEPT, True)
+        begun = await _in_thread(audit.begin, deed)
+        await _in_thread(audit.keep, TAINTED_KEPT, True)
         changed, wrong = await cluster.set_scheduling(step)
         outcome = Outcome.FAILED if wrong else Outcome.DONE
-        await asyncio.to_thread(audit.finish, begun, outcome, now=self.means.clock(), message=wrong)
+        await _in_thread(audit.finish, begun, outcome, now=self.means.clock(), message=wrong)
         if not wrong and not step.disable:
-            await asyncio.to_thread(audit.keep, TAINTED_KEPT, False)
+            await _in_thread(audit.keep, TAINTED_KEPT, False)
         if changed:
             reason = "SchedulingDisabled" if step.disable else "SchedulingEnabled"
             what = "new pods are kept away" if step.disable else "new pods are welcome again"
@@ -386,6 +397,19 @@ class _Run:
             reasons = sorted({each.reason for each in evicted})
             message = f"evicted {', '.join(each.pod for each in evicted)}: {'; '.join(reasons)}"
             await self.means.cluster.tell(None, reason="PodsEvicted", message=message)
+
+
+async def _in_thread(act: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
+    """What blocks, in a thread. Who is cancelled meanwhile waits for its end: nothing must be written to a control
+    group behind the back of whoever puts everything back next."""
+    task = asyncio.ensure_future(asyncio.to_thread(act, *arguments, **more))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("what was being done when it was cancelled failed: %s", error)
+        raise
 
 
 def _told(error: AuditError) -> str:

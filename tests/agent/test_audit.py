@@ -106,8 +106,9 @@ def test_what_is_written_together_is_there_whole_or_not_at_all(audit: Audit):
 
 def test_only_the_newest_deeds_are_kept(tmp_path: Path):
     audit = opened(tmp_path / "agent.db", rows=50)
-    for number in range(200):
-        audit.begin(throttling(number))
+    with audit.together():
+        for number in range(200):
+            audit.begin(throttling(number))
     kept = [each.cycle for each in audit.deeds(Filter(limit=1000))]
     audit.close()
     assert list(range(199, 149, -1)) == kept
@@ -282,8 +283,9 @@ def foreign(path: Path) -> None:
 
 def damaged(path: Path) -> None:
     audit = opened(path)
-    for number in range(300):
-        audit.begin(throttling(number))
+    with audit.together():
+        for number in range(300):
+            audit.begin(throttling(number))
     audit.close()
     content = bytearray(path.read_bytes())
     content[2 * 4096 : 6 * 4096] = os.urandom(4 * 4096)

@@ -76,6 +76,16 @@ def test_an_eviction_is_in_the_audit_before_it_is_asked_for(node: FakeNode, serv
     assert [("begun", 0), ("done", 1)] == asked
 
 
+def test_an_eviction_whose_outcome_cannot_be_written_is_counted_on_all_the_same(node: FakeNode, server: FakeKube):
+    """The disk is full just then: nothing more is done, and the pod is under way."""
+    node.add(0, 1)
+    node.listen = lambda _: node.audit.close()
+    report = node.run(evict(0), evict(1))
+    assert (evict(0),) == report.booked
+    assert report.trouble
+    assert ["shop/p0"] == going(server)
+
+
 @pytest.mark.parametrize(
     ("content", "fate", "words"),
     [

@@ -185,7 +185,7 @@ def test_everything_is_put_back_on_request(node: FakeNode):
 
 def test_putting_hundreds_back_waits_for_the_disk_twice(node: FakeNode):
     """For what is begun, and for what is done: a process that is to end has ten seconds for it."""
-    numbers = range(40)
+    numbers = range(20)
     node.add(*numbers)
     with node.audit.together():
         for number in numbers:
@@ -198,7 +198,7 @@ def test_putting_hundreds_back_waits_for_the_disk_twice(node: FakeNode):
     told: list[tuple[str, int]] = []
     node.listen = lambda deed: told.append((deed.outcome.value, sum(node.quota(n) == "max 100000" for n in numbers)))
     node.acting(lambda executor: executor.restore_all(reason="a test"))
-    assert [("begun", 0)] * 40 + [("done", 40)] * 40 == told
+    assert [("begun", 0)] * 20 + [("done", 20)] * 20 == told
     assert not node.audit.originals()
 
 

@@ -1,6 +1,7 @@
 """How much may be done at all, and what is done when something stands in the way."""
 
 import asyncio
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from agent.audit import Deed, Outcome
 from agent.executor import Executor, Fate, OnExit, Report, Stance
 from agent.model import SCHEDULING_CONDITION, SCHEDULING_TAINT, PodState, SchedulingStep, State, Step
 from agent.plan import Plan
@@ -337,23 +339,29 @@ def test_what_was_planned_is_held_against_what_is_measured_a_cycle_later(node: F
     assert all(each.measured_at == node.now for each in node.deeds())
 
 
-def test_stopping_in_the_middle_leaves_a_deed_that_says_so(node: FakeNode):
+def test_who_is_cancelled_has_ended_writing_before_everything_is_put_back(node: FakeNode):
+    """As at SIGTERM: the step that is being written must not come after the restoring."""
     node.add(0)
-    entered = asyncio.Event()
+    writing, go_on = threading.Event(), threading.Event()
 
-    async def needed(step: Step, done: Sequence[Step]) -> str:
-        if done:
-            entered.set()
-            await asyncio.sleep(3600)
-        return ""
+    def pause(deed: Deed) -> None:
+        if deed.kind == "throttle" and deed.outcome is Outcome.BEGUN:
+            writing.set()
+            assert go_on.wait(60)
+
+    node.listen = pause
 
     async def act(executor: Executor) -> None:
-        plan = Plan(NOW, (throttle(0), throttle(0, before=50_000, after=40_000)))
-        task = asyncio.create_task(executor.run(plan, state=node.state(), cycle=1, needed=needed))
-        await entered.wait()
+        plan = Plan(NOW, (throttle(0),))
+        task = asyncio.create_task(executor.run(plan, state=node.state(), cycle=1, needed=always))
+        await asyncio.to_thread(writing.wait, 60)
         task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
         await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+        await executor.leave(OnExit.RESTORE)
 
     node.acting(act)
-    assert ["done"] == [each.outcome for each in node.deeds()]
-    assert {"c0"} == set(node.audit.originals())
+    assert "max 100000" == node.quota()
+    assert ["done", "done"] == [each.outcome for each in node.deeds()]
