@@ -28,7 +28,7 @@ from scorers.ranking import Profile
 from scorers.service import Scheduling
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.fleet.noise import key_of
-from watcher.kube import Pod
+from watcher.kube import KubeError, Pod
 from watcher.kube import key_of as name_of
 from watcher.parts import Made, Serving
 
@@ -104,7 +104,7 @@ class SimulatedApi:
 
 
 class NoAnswer(Exception):
-    """The extender was asked, and did not answer as it should."""
+    """Whoever was asked to judge or to bind did not, and why."""
 
 
 class PretendedScheduler:
@@ -202,6 +202,8 @@ class PretendedScheduler:
         if names:
             body = msgspec.json.encode(wire.ExtenderArgs(pod=pod, node_names=list(names)))
             result = await self._ask(session, "filter", body, wire.ExtenderFilterResult)
+            if result.error:
+                raise NoAnswer(result.error)
             names = result.node_names or ()
         if not names:
             return False
@@ -215,7 +217,10 @@ class PretendedScheduler:
     async def _bind(self, session: aiohttp.ClientSession, pod: Pod, node: str) -> None:
         metadata = pod.metadata
         if not (self._profile.settings.bind and _is_loopback(self._address)):
-            await self._api.bind(name_of(pod), node=node, uid=metadata.uid)
+            try:
+                await self._api.bind(name_of(pod), node=node, uid=metadata.uid)
+            except KubeError as error:  # somebody else was quicker
+                raise NoAnswer(str(error)) from error
             return
         args = wire.ExtenderBindingArgs(metadata.name, metadata.namespace, metadata.uid, node)
         result = await self._ask(session, "bind", msgspec.json.encode(args), wire.ExtenderBindingResult)

@@ -1,7 +1,7 @@
 """Who is where in a simulated cluster: pods arrive, wait for a node, run, and end.
 
 Who decides where they run is somebody else, who takes the pods that wait and binds them. One writer, the event loop;
-what is handed out (`running`, `pods`) is replaced and never changed, so that a thread may go on reading it.
+`running` is replaced and never changed, so that a thread may go on reading it.
 
 No I/O, no clock: `now` (unix seconds) is passed in.
 """
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from watcher.fleet import faults, objects
 from watcher.fleet.load import Fleet, Pattern, Running, fleet, pod_cores, pod_memory, running
-from watcher.fleet.machines import Machine, machines
+from watcher.fleet.machines import machines
 from watcher.fleet.noise import key_of
 from watcher.fleet.workloads import JOBS, MIB, Instance, first_placement, instance
 from watcher.kube import KubeConflict, KubeNotFound, Node, Pod
@@ -92,11 +92,6 @@ class SimulatedCluster:
 
     # --- what others look at -----------------------------------------------------------------------------------------
 
-    @property
-    def machines(self) -> tuple[Machine, ...]:
-        """The nodes' machines, in the order of their names."""
-        return self._machines
-
     def pod(self, key: str) -> Pod | None:
         """The pod NAMESPACE/NAME."""
         there = self._there.get(key)
@@ -152,12 +147,13 @@ class SimulatedCluster:
         del self._waiting[key]
         there.row = self._row[node]
         self._take(there.of, there.row)
+        end = math.inf
         if there.of.workload.owner == "Job":
-            lasts = SHORTEST_JOB_S + (LONGEST_JOB_S - SHORTEST_JOB_S) * _chance(there.of.key, "lasts")
-            heapq.heappush(self._endings, (now + lasts, key))
+            end = now + SHORTEST_JOB_S + (LONGEST_JOB_S - SHORTEST_JOB_S) * _chance(there.of.key, "lasts")
+            heapq.heappush(self._endings, (end, key))
         else:
             self._services.append(key)
-        self.running = self.running.with_more(running([(there.of, there.row)], begin=now))
+        self.running = self.running.with_more(running([(there.of, there.row)], begin=now, end=end))
         self._change(key, objects.bound_pod(there.pod, node, at=now))
 
     def advance(self, now: float) -> None:
@@ -166,37 +162,38 @@ class SimulatedCluster:
             at, key = heapq.heappop(self._endings)
             there = self._there[key]
             if there.pod.status.phase == "Running":
-                self._end(there, at=at)
+                self._release(there)
                 self._change(key, objects.ended_pod(there.pod))
                 heapq.heappush(self._endings, (at + KEPT_S, key))
             else:
                 self._drop(key)
         while self._next_arrival <= now:
-            self._arrive(self._next_arrival)
+            self._arrive(self._next_arrival, now)
         if (long_gone := self.running.end < now - REMEMBERED_S).any():
             self.running = self.running.where(~long_gone)
 
-    def _arrive(self, now: float) -> None:
-        """One arrival, and when the next one is."""
+    def _arrive(self, at: float, now: float) -> None:
+        """One arrival, noticed now, and when the next one is."""
         number, self._arrivals = self._arrivals, self._arrivals + 1
         chance = key_of(self.seed, "arrival", number)
         a_minute = min(max(len(self.nodes) / NODES_AN_ARRIVAL, FEWEST_A_MINUTE), MOST_A_MINUTE)
-        self._next_arrival = now - math.log1p(-_chance(chance, "gap")) * 60.0 / a_minute
+        self._next_arrival = at - math.log1p(-_chance(chance, "gap")) * 60.0 / a_minute
         if len(self._waiting) >= MOST_WAITING:
             return
         if _chance(chance, "kind") < JOB_SHARE or not self._services:
-            self._come(instance(JOBS[chance % len(JOBS)], number, seed=self.seed), now)
+            self._come(instance(JOBS[chance % len(JOBS)], number, seed=self.seed), at)
         else:
             self._roll(chance, number, now)
 
     def _roll(self, chance: int, number: int, now: float) -> None:
-        """A pod of a service is replaced by a new one."""
+        """A pod of a service is replaced by a new one. It ends now: what was told of it until now stays true."""
         place = chance % len(self._services)
         key = self._services[place]
         self._services[place] = self._services[-1]
         self._services.pop()
         there = self._there[key]
-        self._end(there, at=now)
+        self.running = self.running.ended(there.of.key, now)
+        self._release(there)
         self._drop(key)
         self._come(instance(there.of.workload, 1_000_000 + number, seed=self.seed), now)
 
@@ -206,10 +203,9 @@ class SimulatedCluster:
         self._waiting[each.full_name] = None
         self._tell(each.full_name, None, pod)
 
-    def _end(self, there: _There, *, at: float) -> None:
-        """A pod uses nothing from then on, and what it asked for is free."""
+    def _release(self, there: _There) -> None:
+        """What a pod that ended asked for is free."""
         assert there.row is not None  # only who runs can end
-        self.running = self.running.ended(there.of.key, at)
         self._free[there.row] += _asked(there.of)
 
     def _drop(self, key: str) -> None:

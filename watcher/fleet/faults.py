@@ -53,7 +53,6 @@ class Faults:
     silence: Cycle = Cycle(0.0, 0.0, 1.0)
     freeze: Cycle = Cycle(0.0, 0.0, 1.0)
     nonsense: Cycle = Cycle(0.0, 0.0, 1.0)
-    wild_share: float = WILD_SHARE
 
     def told(self) -> list[str]:
         """One sentence each."""

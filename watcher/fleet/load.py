@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from watcher.fleet.faults import Faults
+from watcher.fleet.faults import WILD_SHARE, Faults
 from watcher.fleet.machines import Machine
 from watcher.fleet.noise import F64, U64, mixed, uniform, wandering
 from watcher.fleet.workloads import MIB, Instance
@@ -84,15 +84,15 @@ class Running:
         return Running(*(ends if each.name == "end" else getattr(self, each.name) for each in fields(self)))
 
 
-def running(pods: Sequence[tuple[Instance, int]], *, begin: float | Sequence[float]) -> Running:
-    """These pods on the nodes of these rows, from then on."""
+def running(pods: Sequence[tuple[Instance, int]], *, begin: float | Sequence[float], end: float = np.inf) -> Running:
+    """These pods on the nodes of these rows, from then on until then."""
     number = len(pods)
     of = np.array([_numbers(each) for each, _ in pods], dtype=np.float64).reshape(number, 11).T
     return Running(
         np.array([each.key for each, _ in pods], dtype=np.uint64),
         np.array([row for _, row in pods], dtype=np.int64),
         np.broadcast_to(np.asarray(begin, dtype=np.float64), number).copy(),
-        np.full(number, np.inf),
+        np.full(number, end),
         *(column.copy() for column in of),
     )
 
@@ -133,7 +133,7 @@ class Fleet:
 def fleet(machines: Sequence[Machine], *, faults: Faults, pattern: Pattern) -> Fleet:
     """The nodes of these machines, of which the hot one has a process of its own that runs wild."""
     cores = np.array([machine.pool.cores for machine in machines], dtype=np.float64)
-    wild = np.array([faults.wild_share if machine.name == faults.hot else 0.0 for machine in machines])
+    wild = np.array([WILD_SHARE if machine.name == faults.hot else 0.0 for machine in machines])
     return Fleet(
         tuple(machine.name for machine in machines),
         np.array([machine.key for machine in machines], dtype=np.uint64),
