@@ -43,10 +43,16 @@ def effect(kind: StageKind, released: Released) -> str:
     return f"{verb} {', '.join(amounts)}" if amounts else f"{verb} nothing that can be computed"
 
 
+def measured(metric: str, used: float | None, watermark: float) -> str:
+    """What a metric is, and what it should not be above."""
+    is_now = "missing" if used is None else number(used)
+    return f"{metric} is {is_now}, watermark {number(watermark)}"
+
+
 def precise(stage: Stage, resource: str) -> str:
     """How a stage came to its pods."""
     gap, after = stage.gap or 0.0, stage.gap_after or 0.0
-    used = "" if stage.used is None else f"{stage.metric} is {number(stage.used)}, watermark {number(stage.watermark)}"
+    used = measured(stage.metric, stage.used, stage.watermark)
     flying = f", {amount(resource, stage.in_flight)} of it in flight" if stage.in_flight > 0.0 else ""
     if gap <= 0.0:
         return f"{used}{flying}: nothing to {stage.kind}"
@@ -71,7 +77,7 @@ def step(each: Step) -> str:
 
 
 def _quota(quota: int | None, each: QuotaStep) -> str:
-    return "no quota" if quota is None or quota <= 0 else f"{quota / each.period:g} cores"
+    return "no quota" if quota is None or quota <= 0 else f"{quota / each.period:.4g} cores"
 
 
 def sentences(made: Plan) -> tuple[str, ...]:

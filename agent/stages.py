@@ -301,7 +301,7 @@ class Stages:
         """Puts the steps of the chosen pods into the plan."""
         for each in task.chosen:
             name = each.metric.name
-            because = reason or f"{name}, watermark {explanation.number(task.marks[name][0])}"
+            because = reason or explanation.measured(name, self._given.state.value(name), task.marks[name][0])
             self.steps += [replace(step, reason=because) for step in each.planned.steps]
             if task.kind != "restore":
                 for resource, amount in each.planned.released.items():
