@@ -68,6 +68,8 @@ AT_ONCE = 8
 DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 """After the first failure in a row, the second, …"""
 REFUSED_S = 60.0
+GIVE_BACK_S = 2.0
+"""At the end; a Lease that is not given back ends by itself."""
 LEASE = "load-watcher-nodemetrics"
 
 Outcome = str
@@ -175,7 +177,7 @@ class NodeMetricPublisher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._objects.close()
         try:
-            async with asyncio.timeout(self._step_s):
+            async with asyncio.timeout(GIVE_BACK_S):
                 await self._election.give_back()
         except TimeoutError:
             log.debug("the Lease %s was not given back in time", self._election.key)

@@ -160,10 +160,11 @@ class ApiServer(Server):
         assert answer.status_code == 201, f"{answer.status_code} {answer.text}"
         return answer.json()
 
-    def define(self, resource: Resource[Any], kind: str) -> str:
-        """Install a CustomResourceDefinition of the cluster's scope that checks nothing; returns its name."""
+    def define(self, resource: Resource[Any], kind: str, *, schema: dict[str, Any] | None = None) -> str:
+        """Install a CustomResourceDefinition of the cluster's scope, which checks nothing without a schema; returns its
+        name."""
         name = resource.full_name
-        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        schema = schema or {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         version = {"name": resource.version, "served": True, "storage": True, "subresources": {"status": {}}}
         self.make(
             DEFINITIONS,

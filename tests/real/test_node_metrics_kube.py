@@ -1,0 +1,212 @@
+"""NodeMetrics written to a real API server, with a definition that prunes and checks as Koordinator's does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from scorers.koordinator.metrics import NodeMetricObject, read_node_metric
+from tests.deploy.rendering import charted
+from tests.fakes.kube import FakeKube
+from tests.fakes.pods import publish_pods
+from tests.fakes.snapshots import END, publish, snapshot_of
+from tests.real.kube import ApiServer
+from tests.real.node_metric_definition import NODE_METRIC
+from tests.real.test_kube_manifests import collection
+from tests.waiting import eventually
+from tests.watcher.test_node_metric_publisher import RESOURCE, RISING, STEADY, Cluster, service, stamp
+from watcher.kube import Election, KubeClient, find_access
+from watcher.node_metric_objects import MANAGER, WRITTEN
+from watcher.node_metric_publisher import LEASE, NodeMetricPublisher
+from watcher.node_metrics import PodClass
+
+pytestmark = pytest.mark.real_apiserver
+
+SECONDS = 90.0
+STATUS = {"Content-Type": "application/merge-patch+json"}
+
+
+@pytest.fixture(scope="module")
+def defined(apiserver: ApiServer) -> ApiServer:
+    """The API server with the definition."""
+    apiserver.define(WRITTEN, "NodeMetric", schema=NODE_METRIC)
+    return apiserver
+
+
+def publishing(
+    kubeconfig: Path, source: Cluster, story: Callable[[NodeMetricPublisher], Awaitable[None]], *, lease: str
+) -> None:
+    """Let NodeMetrics be written while the story is told."""
+
+    async def told() -> None:
+        client = KubeClient(lambda: find_access(kubeconfig=kubeconfig, environ={}), timeout=30.0)
+        election = Election(
+            client,
+            lease,
+            identity="a",
+            manager=MANAGER,
+            now=source.now,
+            monotonic=source.monotonic,
+        )
+        publisher = NodeMetricPublisher(client, source, election=election, step=0.05)
+        await publisher.start()
+        try:
+            await story(publisher)
+        finally:
+            await publisher.close()
+
+    asyncio.run(told())
+
+
+async def until(condition: Callable[[], object], *, what: str) -> None:
+    """Wait until something is so, while nodes have their turns."""
+    await eventually(condition, what=what, timeout=SECONDS)
+
+
+def item(server: ApiServer, name: str) -> dict[str, Any]:
+    answer = server.ask("GET", f"{WRITTEN.path}/{name}")
+    found: dict[str, Any] = answer.json()
+    return found if answer.ok else {}
+
+
+def test_what_is_written_is_taken_whole_and_read_back(defined: ApiServer, tmp_path: Path) -> None:
+    """Nothing of it is pruned; the Node owns it; a policy of ours follows; and managed fields are those that the small
+    server of the other tests makes."""
+    source = service({"a": RISING}, pods=publish_pods({("default", "p"): ("a", 0.5, 2.0**30)}))
+    source.classes = {("default", "p"): PodClass("koord-prod", "LS")}
+
+    async def written(publisher: NodeMetricPublisher) -> None:
+        await until(lambda: publisher.stats.outcomes["created"], what="the object")
+        await until(lambda: publisher.stats.outcomes["unchanged"], what="another turn")
+
+    publishing(defined.kubeconfig(tmp_path / "real"), source, written, lease="default/whole")
+    found = item(defined, "a")
+    (owner,) = found["metadata"]["ownerReferences"]
+    assert ("Node", "a", "uid-of-a") == (owner["kind"], owner["name"], owner["uid"])
+    with FakeKube() as fake:
+        fake.define(RESOURCE, "NodeMetric")
+        again = service({"a": RISING}, pods=source.pods, classes=source.classes)
+
+        async def on_the_fake(publisher: NodeMetricPublisher) -> None:
+            await until(lambda: publisher.stats.outcomes["created"], what="the object")
+
+        publishing(fake.kubeconfig(tmp_path / "fake"), again, on_the_fake, lease="default/whole")
+        expected = fake.content(RESOURCE, "a")
+    assert expected["spec"] == found["spec"]
+    assert expected["status"] == found["status"]
+    read = [msgspec.json.decode(json.dumps(each), type=WRITTEN.item) for each in (expected, found)]
+    assert {MANAGER} == {each.reporter for each in read}
+    assert [True, True] == [each.has_pods_of_ours for each in read]
+    assert [None, None] == [each.told_by_others() for each in read]
+    metric = read_node_metric(msgspec.json.decode(json.dumps(found), type=NodeMetricObject))
+    assert metric.usage == {"cpu": 4480, "memory": 13743895347}
+    assert metric.pods[("default", "p")].prod
+    assert len(metric.aggregated) == 15
+
+
+def test_koordlet_and_koord_manager_go_first(defined: ApiServer, tmp_path: Path) -> None:
+    """By what the real server's managed fields say: of a report, and of a policy; both when the object is theirs and
+    when it was ours."""
+    source = service({"theirs": STEADY, "ours": STEADY})
+    usage = {"nodeUsage": {"resources": {"cpu": "1", "memory": "1Gi"}}}
+
+    def report(name: str, at: float) -> None:
+        answer = defined.ask(
+            "PATCH",
+            f"{WRITTEN.path}/{name}/status?fieldManager=koordlet",
+            {"status": {"updateTime": stamp(at), "nodeMetric": usage}},
+            headers=STATUS,
+        )
+        assert answer.ok, answer.text
+
+    policy = {"metricCollectPolicy": {"aggregateDurationSeconds": 60, "reportIntervalSeconds": 60}}
+    defined.make(
+        f"{WRITTEN.path}?fieldManager=koord-manager",
+        apiVersion=WRITTEN.group_version,
+        kind="NodeMetric",
+        metadata={"name": "theirs"},
+        spec=policy,
+    )
+    report("theirs", END + 1e6)
+
+    async def story(publisher: NodeMetricPublisher) -> None:
+        await until(lambda: publisher.stats.left == {"theirs"} and item(defined, "ours"), what="one of each")
+        await until(lambda: item(defined, "ours").get("status"), what="our status")
+        specs = publisher.specs
+        assert {"theirs"} == set(specs)
+        assert 60 == specs["theirs"].aggregate_duration_s
+        report("ours", END + 1e6)
+        source.published = publish(snapshot_of({"theirs": RISING, "ours": RISING}, end=END + 60.0), tag="newer")
+        await until(lambda: publisher.stats.left == {"theirs", "ours"}, what="both to be left")
+
+    publishing(defined.kubeconfig(tmp_path / "real"), source, story, lease="default/first")
+    for name in ("theirs", "ours"):
+        assert stamp(END + 1e6) == item(defined, name)["status"]["updateTime"]
+
+
+def test_the_rights_of_the_chart_are_enough_and_needed(defined: ApiServer, tmp_path: Path) -> None:
+    """Given to somebody who has no others: first without the part for statuses, then with it."""
+    source = service({"granted": STEADY}, max_staleness=1e9)  # its clock goes on while somebody waits
+    rendered = charted({"config": {"koordinator": {"publish": True}}})
+    defined.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "load-watcher"}})  # 409 where it is there already
+    roles = {}
+    for manifest in rendered:
+        if manifest["kind"] in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
+            if "subjects" in manifest:
+                user = {"kind": "User", "name": "nobody", "apiGroup": "rbac.authorization.k8s.io"}
+                manifest = {**manifest, "subjects": [user]}
+            roles[f"{collection(manifest)}/{manifest['metadata']['name']}"] = manifest
+            defined.make(collection(manifest), **manifest)
+    (path,) = (path for path, manifest in roles.items() if manifest["kind"] == "ClusterRole")
+    whole = roles[path]["rules"]
+    without = [rule for rule in whole if "nodemetrics/status" not in rule["resources"]]
+    assert len(without) == len(whole) - 1
+    assert defined.ask("PATCH", path, {"rules": without}, headers=STATUS).ok
+
+    async def story(publisher: NodeMetricPublisher) -> None:
+        await until(lambda: publisher.stats.outcomes["forbidden"], what="a refusal")
+        assert "status" not in item(defined, "granted")
+        assert defined.ask("PATCH", path, {"rules": whole}, headers=STATUS).ok
+
+        def granted() -> object:
+            source.clock += 1.0  # what was refused is tried again once a minute
+            return item(defined, "granted").get("status")
+
+        await until(granted, what="the status")
+
+    try:
+        kubeconfig = defined.kubeconfig(tmp_path / "nobody", token=defined.nobodys)
+        publishing(kubeconfig, source, story, lease=f"load-watcher/{LEASE}")
+    finally:
+        for each in roles:
+            defined.ask("DELETE", each)
+
+
+def test_of_two_replicas_one_holds_a_real_lease(defined: ApiServer, tmp_path: Path) -> None:
+    """Both try at once; who stops gives it back."""
+    kubeconfig = defined.kubeconfig(tmp_path / "real")
+
+    async def story() -> None:
+        client = KubeClient(lambda: find_access(kubeconfig=kubeconfig, environ={}), timeout=30.0)
+        source = service({"a": STEADY})
+        candidates = [
+            Election(client, "default/two", identity=name, manager=MANAGER, now=source.now, monotonic=source.monotonic)
+            for name in "abcd"
+        ]
+        try:
+            assert 1 == sum(await asyncio.gather(*(each.stand() for each in candidates)))
+            (first,) = (each for each in candidates if each.held)
+            await first.give_back()
+            assert 1 == sum(await asyncio.gather(*(each.stand() for each in candidates)))
+        finally:
+            await client.close()
+
+    asyncio.run(story())
+    spec = defined.ask("GET", "/apis/coordination.k8s.io/v1/namespaces/default/leases/two").json()["spec"]
+    assert (30, 1) == (spec["leaseDurationSeconds"], spec["leaseTransitions"])
