@@ -257,7 +257,8 @@ class DecisionLog:
         if opened is None:
             return
         self._release(opened)
-        self._outcomes[opened.key] = DecisionOutcome(opened.key, outcome.node, records.encode_outcome(outcome))
+        told = DecisionOutcome(opened.key, storable(outcome.node), records.encode_outcome(outcome))
+        self._outcomes[opened.key] = told
         if len(self._outcomes) > MOST_NEW:
             del self._outcomes[next(iter(self._outcomes))]
 

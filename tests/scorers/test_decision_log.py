@@ -46,11 +46,16 @@ class Served:
     """An extender that remembers, and the pods that the cluster is said to have."""
 
     def __init__(
-        self, *, protection: Protection | None = None, store: DecisionList | None = None, most_held: int = 1 << 20
+        self,
+        *,
+        protection: Protection | None = None,
+        store: DecisionList | None = None,
+        most_held: int = 1 << 20,
+        plugins: tuple[PluginSettings, ...] = PLUGINS,
     ) -> None:
         self.table, self.clock, self.store = a_cluster(), Clock(), store or DecisionList()
         self.pods: dict[str, Pod] = {}
-        settings = ProfileSettings("p", PLUGINS, bind=True)
+        settings = ProfileSettings("p", plugins, bind=True)
         self.log = DecisionLog(self.store, self.table, now=self.clock, window=lambda: "15m", most_held=most_held)
         profiles = {name: Profile(replace(settings, name=name), self.table) for name in ("p", "q")}
         extender = Extender(self.table, profiles, now=self.clock, bind=self._bind, decisions=self.log)
@@ -156,6 +161,22 @@ def test_remembering_leaves_the_reservation_as_it_is(served: Served) -> None:
     served.place(*NAMES)
     served.why()
     assert ["web"] == list(served.table.reserved)
+
+
+def test_the_pod_itself_is_not_counted_where_its_node_is_explained() -> None:
+    """Neither while it is reserved there, nor once it is bound: the score came about without it."""
+    made = Served(plugins=(PluginSettings("LoadAwareScheduling", 1, {}, ("score",)),))
+    with made.live:
+        explained = by_name(made.post("explain", asking(*NAMES))["nodes"])
+        far = min(explained, key=lambda name: (explained[name]["score"], name))
+        made.place(*NAMES)
+        made.event(node=far)
+        nodes = made.why()["decision"]["ranking"]["nodes"]
+        again = by_name(made.post("explain", asking(*NAMES, name="db"))["nodes"])
+    assert (11, far) == (len(nodes), nodes[-1]["name"])
+    for each in nodes:
+        assert explained[each["name"]]["plugins"][0]["reason"] == each["plugins"][0]["reason"]
+    assert "1 pod counts as its estimate" in again[far]["plugins"][0]["reason"]
 
 
 def test_a_filter_that_rejects_all_is_a_decision_too(served: Served) -> None:

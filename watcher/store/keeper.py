@@ -518,6 +518,8 @@ class Store:
         else:
             self._decisions.settle(batch, written=True)
             self._deciding.end(now=time.time())
+            if self._waiting is None:  # a server that was missed is back, and no tick waits that would tell so
+                self._saving.end(now=time.time())
 
     async def decisions_of(
         self, namespace: str, pod: str, *, start: int = 0, end: int | None = None, limit: int, newest: bool = True
