@@ -30,8 +30,8 @@ PluginT = TypeVar("PluginT", covariant=True)
 @dataclass(frozen=True, slots=True)
 class Scores:
     """Scores 0 to 100 of n nodes, and how they came about: `steps[name]` [n], in the order of the computation, and
-    `inputs[name]`, what is the same for all nodes. NaN in a step is "not known". `reason(i)` says it in words, from these
-    arrays and not from the table: it may be asked for once the answer is given."""
+    `inputs[name]`, what is the same for all nodes. NaN in a step is "not known". `reason(i)` says it in words, from
+    these arrays and not from the table: it may be asked for once the answer is given."""
 
     values: F64
     steps: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)

@@ -63,7 +63,7 @@ class Served:
         self.live = Live(routes=[*extender.routes(), *answers.routes()], protection=protection)
 
     async def _bind(self, args: ExtenderBindingArgs) -> None:
-        pass
+        self.table.reserve(pod(args.name, uid=args.uid), args.node, now=self.clock.now, until=NOW + 1e6)
 
     def post(self, verb: str, body: object, *, profile: str = "p") -> Any:
         answer = self.live.ask(f"/scheduler/{profile}/{verb}", method="POST", body=json.dumps(body).encode())
@@ -164,13 +164,13 @@ def test_remembering_leaves_the_reservation_as_it_is(served: Served) -> None:
 
 
 def test_the_pod_itself_is_not_counted_where_its_node_is_explained() -> None:
-    """Neither while it is reserved there, nor once it is bound: the score came about without it."""
+    """Neither while it is reserved there, nor when it is bound there: the score came about without it."""
     made = Served(plugins=(PluginSettings("LoadAwareScheduling", 1, {}, ("score",)),))
     with made.live:
         explained = by_name(made.post("explain", asking(*NAMES))["nodes"])
         far = min(explained, key=lambda name: (explained[name]["score"], name))
         made.place(*NAMES)
-        made.event(node=far)
+        made.post("bind", {**BINDING, "PodUID": "web", "Node": far})
         nodes = made.why()["decision"]["ranking"]["nodes"]
         again = by_name(made.post("explain", asking(*NAMES, name="db"))["nodes"])
     assert (11, far) == (len(nodes), nodes[-1]["name"])
@@ -206,6 +206,13 @@ def test_what_does_not_belong_together_is_two_decisions(served: Served, profile:
     document = served.why()
     assert (None, profile) == (document["decision"]["filter"], document["decision"]["profile"])
     assert ["asked_again"] == [each["outcome"] for each in document["others"]]
+
+
+def test_a_second_prioritize_is_another_attempt(served: Served) -> None:
+    """Where kube-scheduler is not configured to ask for filter."""
+    for _ in range(2):
+        served.post("prioritize", asking(*NAMES))
+    assert ["asked_again"] == [each["outcome"] for each in served.why()["others"]]
 
 
 def test_where_no_node_has_load_the_fallback_is_told(served: Served) -> None:
@@ -276,6 +283,16 @@ def test_arrays_are_held_within_bounds() -> None:
         sentences = [made.outcome(f"web-{number}")["sentence"] for number in range(8)]
     assert "where it stood is not known any more" in sentences[0]
     assert "our 14th of 14" in sentences[-1]
+
+
+def test_arrays_of_a_pod_that_is_asked_about_again_give_way() -> None:
+    """To its own, not to those of others."""
+    made = Served(most_held=10_000)
+    with made.live:
+        for pod in ("db", *["web"] * 8):
+            made.place(*NAMES, pod=pod)
+        made.event("db", node="n01")
+        assert "our 14th of 14" in made.outcome("db")["sentence"]
 
 
 def test_a_node_that_we_were_not_asked_about(served: Served) -> None:

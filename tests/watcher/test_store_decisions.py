@@ -327,6 +327,23 @@ def lost(store: Store, number: int) -> bool:
     return store.status.lost_decisions == number
 
 
+@pytest.mark.slow
+def test_closing_tries_once_more(tmp_path: Path) -> None:
+    """What could not be written, because another program held the database for longer than SQLite waits."""
+    path = tmp_path / "a.db"
+
+    async def run() -> None:
+        async with opened(path) as store:
+            with closing(sqlite3.connect(path, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                store.keep_decisions([some(1)])
+                await eventually(lambda: not store.status.ok, what="it to fail")
+                other.execute("ROLLBACK")
+
+    asyncio.run(run())
+    assert 1 == count(path, "decision")
+
+
 def test_closing_writes_what_waits(place: str) -> None:
     """And after it there is nobody to ask."""
 
