@@ -22,6 +22,7 @@ from watcher import __version__
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from agent.settings import AgentSettings
     from watcher.model import Window
     from watcher.parts import Part
     from watcher.server import Sources
@@ -120,7 +121,7 @@ def _load(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) 
     from watcher import settings
 
     flags = _flags(given) | dict(beside or {})
-    validators = {"scheduler": _check_scheduler}
+    validators = {"scheduler": _check_scheduler, "agent": _check_agent}
     loaded = settings.load(
         flags=flags, environ=os.environ, file=given["config"], cwd=Path.cwd(), part_validators=validators
     )
@@ -133,6 +134,12 @@ def _check_scheduler(table: Mapping[str, Any], *, served: Sequence[Window] = ())
     from scorers.profiles import validate
 
     return validate(table, served=served) if table else []
+
+
+def _check_agent(table: Mapping[str, Any]) -> list[Problem]:
+    from agent.settings import validate
+
+    return validate(table)
 
 
 def _parts(settings: Settings) -> Sequence[Part]:
@@ -495,6 +502,137 @@ def show_settings(**given: Any) -> None:
     from watcher.settings import show
 
     click.echo(show(_load_or_exit(given)), nl=False)
+
+
+# --- the node agent ---------------------------------------------------------------------------------------------------
+
+
+_STATE_FILE = click.option("--state-file", type=click.Path(path_type=Path), help="The agent's own file.")
+_AGENT_OPTIONS = (
+    _CONFIG,
+    click.option("--node", metavar="NAME", help="This node's name in Kubernetes; else NODE_NAME, else the host's."),
+    click.option("--policies", type=click.Path(path_type=Path), help="Directory of policies; else the cluster's."),
+    _STATE_FILE,
+    click.option("--host", metavar="ADDRESS", help="Address to listen on."),
+    click.option("--port", metavar="PORT", help="Port to listen on; 0 takes any free one."),
+    click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error or critical."),
+    click.option("--log-format", metavar="FORMAT", help="text or json."),
+    click.option("-v", "--verbose", is_flag=True, help="The same as --log-level debug."),
+    _SET,
+)
+_AGENT_NAMES = ("node", "policies", "state_file", "host", "port")
+
+
+@main.group(invoke_without_command=True)
+@click.option("--preview", "mode", flag_value="preview", help="Decide and report, and change nothing: the default.")
+@click.option("--enforce", "mode", flag_value="enforce", help="Act on what is decided.")
+@click.option("--once", is_flag=True, help="Look twice, say what would be decided and why, and end; always in preview.")
+@click.option(
+    "--check",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Say what is wrong with the policies in a directory, and end; exit code 2 if anything is.",
+)
+@_with_options(*_AGENT_OPTIONS)
+@click.pass_context
+def agent(context: click.Context, /, mode: str | None, once: bool, check: Path | None, **given: Any) -> None:
+    """Protect this node: throttle and evict to just under the watermarks of its policies, and no further.
+
+    Without --enforce nothing is changed. SIGTERM ends it; agent.on_exit says whether what it did stays.
+    """
+    if context.invoked_subcommand is not None:
+        context.obj = given
+        return
+    if check is not None:
+        raise SystemExit(_check_policies(check))
+    from watcher.logs import setup_logging
+
+    settings, everything = _agent_settings(given, mode="preview" if once else mode)
+    setup_logging(everything.log, cluster=everything.cluster.name or "")
+    from agent import server
+
+    if once:
+        raise SystemExit(_explain_once(settings, everything))
+    raise SystemExit(server.run(settings, everything))
+
+
+@agent.command("restore")
+@_with_options(_CONFIG, _STATE_FILE, _SET)
+@click.pass_obj
+def agent_restore(before: Mapping[str, Any], /, **own: Any) -> None:
+    """Put back every CPU quota that the agent changed, and let new pods come again: after a crash, or an uninstall.
+
+    The agent must not be running. Exit code 1 if something could not be put back.
+    """
+    import asyncio
+
+    from agent import server
+    from agent.executor import Fate
+
+    given = {**before, **{name: value for name, value in own.items() if value}}
+    settings, everything = _agent_settings(given, mode=None)
+    try:
+        found = asyncio.run(server.restore(settings, everything))
+    except server.CannotRun as error:
+        click.echo(f"load-watcher agent restore: {error}", err=True)
+        raise SystemExit(1) from None
+    for each in found:
+        click.echo(server.in_words(each))
+    click.echo(f"{len(found)} quotas were remembered" if found else "nothing was remembered: nothing to restore")
+    raise SystemExit(1 if any(each.fate is Fate.FAILED for each in found) else 0)
+
+
+def _agent_settings(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSettings, Settings]:
+    """The agent's table and all others; exits where something is wrong with them."""
+    from agent.settings import read_settings
+
+    named = {f"agent.{name}": str(given[name]) for name in _AGENT_NAMES if given.get(name) is not None}
+    chosen = {"agent.mode": mode} if mode is not None else {}
+    others = {name: value for name, value in given.items() if name not in _AGENT_NAMES}
+    # No source of samples is asked here, so none needs to be set.
+    everything = _load_or_exit(others, beside={"provider.name": "host", **named, **chosen})
+    settings, _ = read_settings(everything.parts.get("agent", {}), cwd=Path.cwd())
+    return settings, everything
+
+
+def _check_policies(directory: Path) -> int:
+    """Print what is wrong with policies, and what is odd; the exit code."""
+    from agent.metrics import Metrics
+    from agent.policy.source import check_directory
+
+    reading = check_directory(directory, metrics=Metrics())
+    for notice in reading.notices:
+        click.echo(str(notice))
+    for problem in reading.problems:
+        click.echo(str(problem), err=True)
+    if reading.problems:
+        return BAD_SETTINGS
+    click.echo(f"{len(reading.policies.objects)} policies, nothing is wrong with them")
+    return 0
+
+
+def _explain_once(settings: AgentSettings, everything: Settings) -> int:
+    import asyncio
+
+    from agent import server
+
+    try:
+        explanation = asyncio.run(server.look_once(settings, everything, pause=min(settings.interval, 10.0)))
+    except server.CannotRun as error:
+        click.echo(f"load-watcher agent: {error}", err=True)
+        return 1
+    for problem in explanation["policies"]["problems"]:
+        click.echo(problem, err=True)
+    click.echo("\n".join(explanation["sentences"]))
+    reasons: dict[str, list[str]] = {}
+    for metric, why in explanation["missing"].items():
+        reasons.setdefault(why, []).append(metric)
+    for why, metrics in reasons.items():
+        click.echo(f"not known: {', '.join(metrics)}: {why}")
+    return 0
+
+
+# --- the database -----------------------------------------------------------------------------------------------------
 
 
 @main.group()

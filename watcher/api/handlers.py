@@ -71,6 +71,7 @@ from watcher.api.responses import (
     sent,
 )
 from watcher.api.routing import JSON, Access, ApiError, Handler, Protection, Route, Router
+from watcher.api.runner import application
 from watcher.api.series import history_body
 from watcher.api.service import HistoryUnavailable, Service
 from watcher.collect_policy import CollectPolicies
@@ -140,15 +141,6 @@ class _Answering:
         return selection_of(values, self.published.snapshot.windows) if values else self.default
 
 
-class _Everything(web.PlainResource):
-    """Whatever is asked for, the router of ours finds out what it is: also `*`, which no path of aiohttp's matches."""
-
-    leads_to: web.AbstractRoute
-
-    async def resolve(self, request: web.Request) -> tuple[web.UrlMappingMatchInfo, set[str]]:
-        return web.UrlMappingMatchInfo({}, self.leads_to), set()
-
-
 def make_app(
     service: Service,
     *,
@@ -166,10 +158,7 @@ def make_app(
     body = Constant.of(msgspec.json.encode(described), JSON)
     table.append(_describing(partial(api.constant, body=body)))
     router = Router(table, protection=settings, meter=telemetry)
-    app = web.Application()
-    everything = _Everything("/")
-    everything.leads_to = everything.add_route("*", router.dispatch)
-    app.router.register_resource(everything)
+    app = application(router)
 
     @asynccontextmanager
     async def end_workers(app: web.Application) -> AsyncIterator[None]:

@@ -17,7 +17,7 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
 from watcher.api.parameters import shown
-from watcher.api.routing import ApiError
+from watcher.api.routing import ApiError, Router
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,24 @@ def _hint(exc: BaseException | None, message: str | None) -> str:
     return shown((message or "").strip().partition("\n")[0].rstrip(":"))
 
 
+class _Everything(web.PlainResource):
+    """Whatever is asked for, the router of ours finds out what it is: also `*`, which no path of aiohttp's matches."""
+
+    leads_to: web.AbstractRoute
+
+    async def resolve(self, request: web.Request) -> tuple[web.UrlMappingMatchInfo, set[str]]:
+        return web.UrlMappingMatchInfo({}, self.leads_to), set()
+
+
+def application(router: Router) -> web.Application:
+    """The application in which a router of ours answers every request."""
+    app = web.Application()
+    everything = _Everything("/")
+    everything.leads_to = everything.add_route("*", router.dispatch)
+    app.router.register_resource(everything)
+    return app
+
+
 def make_runner(app: web.Application) -> web.AppRunner:
-    """The runner for an application of `api.make_app`. The caller sets it up, gives it sites, and cleans it up."""
+    """The runner for an application of ours. The caller sets it up, gives it sites, and cleans it up."""
     return Runner(app)

@@ -200,20 +200,23 @@ def whole(*, lowest: int, highest: int) -> Kind:
     return Kind(f"a whole number from {lowest} to {highest}", read, read_text, str)
 
 
-def _read_fraction(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 < value <= 1:
-        raise Unfit
-    return float(value)
+def _fraction(accepts: str, *, with_zero: bool) -> Kind:
+    def read(value: Any) -> float:
+        if type(value) not in (int, float) or not (0 < value <= 1 or (with_zero and value == 0)):
+            raise Unfit
+        return float(value)
+
+    def read_text(text: str) -> float:
+        try:
+            return read(float(text))
+        except ValueError:
+            raise Unfit from None
+
+    return Kind(accepts, read, read_text, repr)
 
 
-def _read_fraction_text(text: str) -> float:
-    try:
-        return _read_fraction(float(text))
-    except ValueError:
-        raise Unfit from None
-
-
-FRACTION = Kind("a number above 0 and at most 1", _read_fraction, _read_fraction_text, repr)
+FRACTION = _fraction("a number above 0 and at most 1", with_zero=False)
+SHARE = _fraction("a number from 0 to 1", with_zero=True)
 
 
 # --- durations and sizes ---------------------------------------------------------------------------------------------

@@ -1,0 +1,271 @@
+"""The agent's cycle: look at the node, judge, plan, act, remember; and tell what was decided, and why.
+
+    collect ─▶ look back ─▶ analyze ─▶ plan ─▶ execute ─▶ book ─▶ explanation
+
+One cycle at a time, every `interval` seconds by a clock that nobody sets. What a cycle leaves to the next (counts of
+rules, steps whose effect is awaited) is in the agent's file too, so a restart goes on where the last process was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import msgspec
+
+from agent.analyzer import Analysis, Event, Memory, analyze
+from agent.audit import Audit, AuditError
+from agent.executor import Executor, Report
+from agent.gaps import Given
+from agent.ledger import InFlight, Ledger, booked, settled
+from agent.metrics import Metrics
+from agent.model import Policies, SchedulingStep, State, Step
+from agent.options import Options
+from agent.plan import Plan
+from agent.planner import plan, still_needed
+from agent.policy.source import InForce, PolicySource
+
+log = logging.getLogger(__name__)
+
+MEMORY_KEPT = "memory"
+LEDGER_KEPT = "ledger"
+TIME_KEPT = "time"
+INTERRUPTED_INTERVALS = 3.0
+"""After so many intervals without a cycle, samples before and after are not "in a row"."""
+FRESH_S = 1.0
+"""A reading younger than this is not made again before a step: a rate over less tells nothing."""
+
+
+class Collects(Protocol):
+    """Looks at the node."""
+
+    async def collect(self, now: float) -> State: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Wall time for what is written down, and one that only goes forward for what is waited for."""
+
+    wall: Callable[[], float]
+    monotonic: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the agent knows of where it runs: `labels()` of the node, None while they are not known; `own` are the uid
+    and the namespace/name of its own pod."""
+
+    node: str
+    labels: Callable[[], Mapping[str, str] | None] = dict
+    own: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """What one cycle found and did. `plan` is None while no good policies were ever read."""
+
+    number: int = 0
+    time: float = 0.0
+    seconds: float = 0.0
+    state: State = field(default_factory=lambda: State(0.0))
+    in_force: InForce = field(default_factory=InForce)
+    policies: Policies = field(default_factory=Policies)
+    plan: Plan | None = None
+    reports: tuple[Report, ...] = ()
+    trouble: str = ""
+
+
+class Agent:
+    """The cycles of one node. `tell(event)` writes an Event about the node."""
+
+    def __init__(
+        self,
+        *,
+        collector: Collects,
+        policies: PolicySource,
+        executor: Executor,
+        audit: Audit,
+        metrics: Metrics,
+        options: Options,
+        surroundings: Surroundings,
+        clocks: Clocks,
+        interval: float,
+        tell: Callable[[Event], Awaitable[None]] | None = None,
+    ) -> None:
+        self.surroundings = surroundings
+        self.interval = interval
+        self.last = Cycle()
+        self.failures = 0
+        self.skipped = 0
+        self.seconds_of: Callable[[float], None] = lambda _: None
+        self._collector = collector
+        self._policies = policies
+        self._executor = executor
+        self._audit = audit
+        self._metrics = metrics
+        self._options = options
+        self._clocks = clocks
+        self._tell = tell
+        self._ended = clocks.monotonic()
+        self._verdicts: dict[str, str] = {}
+        self._kept: dict[str, object] = {}
+        self._memory = Memory()
+        self._ledger: Ledger = ()
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Cycles until cancelled; one that fails is logged, and the next one comes."""
+        due = self._clocks.monotonic()
+        while True:
+            try:
+                await self.cycle()
+            except Exception:
+                self.failures += 1
+                log.exception("a cycle of the agent failed; nothing more is done until the next one")
+            due += self.interval
+            late = self._clocks.monotonic() - due
+            if late > 0:
+                missed = int(late // self.interval) + 1
+                self.skipped += missed
+                due += missed * self.interval
+            await asyncio.sleep(max(0.0, due - self._clocks.monotonic()))
+
+    @property
+    def age(self) -> float:
+        """Seconds since a cycle ended well, or since the start."""
+        return self._clocks.monotonic() - self._ended
+
+    async def recall(self) -> None:
+        """Take over what the process before this one left. Raises AuditError."""
+        memory, ledger, time = await asyncio.to_thread(
+            lambda: (
+                self._audit.kept(MEMORY_KEPT, Memory),
+                self._audit.kept(LEDGER_KEPT, tuple[InFlight, ...]),
+                self._audit.kept(TIME_KEPT, float),
+            )
+        )
+        self._memory = Memory() if memory is None else memory
+        self._ledger = () if ledger is None else ledger
+        if time is None or self._clocks.wall() - time > INTERRUPTED_INTERVALS * self.interval:
+            self._memory = _interrupted(self._memory)
+
+    # --- one cycle ---------------------------------------------------------------------------------------------------
+
+    async def cycle(self) -> Cycle:
+        """Look, judge, plan, act, remember."""
+        began, now = self._clocks.monotonic(), self._clocks.wall()
+        number = self.last.number + 1
+        in_force = await self._policies.refresh()
+        state = await self._collector.collect(now)
+        cycle = Cycle(number, now, 0.0, state, in_force)
+        try:
+            await self._executor.look_back(state)
+            if in_force.policies is not None:
+                policies = in_force.policies.for_node(self.surroundings.labels())
+                cycle = await self._decide(replace(cycle, policies=policies))
+        except AuditError as error:
+            cycle = replace(cycle, trouble=f"{error}. {error.hint}".rstrip())
+            log.error("nothing is done in this cycle: %s", cycle.trouble)
+        self._ended = self._clocks.monotonic()
+        self.last = replace(cycle, seconds=self._ended - began)
+        self.seconds_of(self.last.seconds)
+        return self.last
+
+    async def _decide(self, cycle: Cycle) -> Cycle:
+        """Raises AuditError."""
+        originals = await asyncio.to_thread(self._audit.originals)
+        analysis = analyze(cycle.state, cycle.policies, self._memory, originals=originals, options=self._options)
+        ledger = settled(self._ledger, cycle.state, self._options)
+        given = Given(
+            state=cycle.state,
+            metrics=self._metrics,
+            options=self._options,
+            originals=originals,
+            ledger=ledger,
+            own=self.surroundings.own,
+        )
+        first = plan(analysis, given)
+        report = await self._carry_out(first, given, cycle)
+        reports, ledger = [report], booked(ledger, report.booked, cycle.time, self._options)
+        if report.unavailable:
+            # The API refused a pod, or it had gone: others take its place in this cycle, not in the next.
+            instead = replace(given, ledger=ledger, unavailable=report.unavailable)
+            second = _without_scheduling(plan(analysis, instead))
+            if second.steps:
+                more = await self._carry_out(second, instead, cycle)
+                reports.append(more)
+                ledger = booked(ledger, more.booked, cycle.time, self._options)
+        self._memory, self._ledger = analysis.memory, ledger
+        await self._keep(cycle.time)
+        await self._tell_changes(analysis)
+        return replace(cycle, plan=first, reports=tuple(reports))
+
+    async def _carry_out(self, made: Plan, given: Given, cycle: Cycle) -> Report:
+        fresh, read_at = given, self._clocks.monotonic()
+
+        async def needed(step: Step, done: Sequence[Step]) -> str:
+            nonlocal fresh, read_at
+            if self._clocks.monotonic() - read_at >= FRESH_S:
+                fresh = replace(fresh, state=await self._collector.collect(self._clocks.wall()))
+                read_at = self._clocks.monotonic()
+            return still_needed(step, made, fresh, done)
+
+        return await self._executor.run(made, state=given.state, cycle=cycle.number, needed=needed)
+
+    async def _keep(self, now: float) -> None:
+        """Write down what changed. Raises AuditError."""
+        kept: list[tuple[str, object]] = [(MEMORY_KEPT, self._memory), (LEDGER_KEPT, self._ledger)]
+        if any(each.above or each.below for each in self._memory.rules.values()):
+            kept.append((TIME_KEPT, now))  # what is counted in a row is so only if nothing was missed
+        for name, value in kept:
+            if self._kept.get(name) != value:
+                await asyncio.to_thread(self._audit.keep, name, value)
+                self._kept[name] = value
+
+    async def _tell_changes(self, analysis: Analysis) -> None:
+        """An Event for each rule that began or ceased to want something; upstream repeats it every cycle."""
+        for event in analysis.events:
+            if self._tell is not None and self._verdicts.get(event.rule) != event.reason:
+                await self._tell(event)
+        self._verdicts = {event.rule: event.reason for event in analysis.events}
+
+    # --- for others --------------------------------------------------------------------------------------------------
+
+    def explanation(self) -> dict[str, Any]:
+        """The last cycle, as JSON can have it: what the rules saw, what is done to which pod and why, and what was
+        left alone."""
+        cycle = self.last
+        return {
+            "node": self.surroundings.node,
+            "cycle": cycle.number,
+            "time": cycle.time,
+            "age_s": round(self.age, 3),
+            "stance": cycle.reports[0].stance if cycle.reports else None,
+            "why": cycle.reports[0].why if cycle.reports else "",
+            "trouble": cycle.trouble or next((each.trouble for each in cycle.reports if each.trouble), ""),
+            "policies": {
+                "rules": [rule.key for rule in cycle.policies.rules],
+                "known": cycle.in_force.policies is not None,
+                "problems": [str(problem) for problem in cycle.in_force.problems],
+                "notices": [str(notice) for notice in cycle.in_force.notices],
+            },
+            "sentences": list(cycle.plan.sentences) if cycle.plan else ["no policies were read yet: nothing is done"],
+            "plan": None if cycle.plan is None else msgspec.to_builtins(cycle.plan),
+            "results": [msgspec.to_builtins(result) for report in cycle.reports for result in report.results],
+            "in_flight": msgspec.to_builtins(self._ledger),
+            "missing": dict(sorted(cycle.state.missing.items())),
+            "pods": len(cycle.state.pods),
+        }
+
+
+def _interrupted(memory: Memory) -> Memory:
+    """What stays of counts after a pause: nothing that was counted in a row, but who was triggered still is."""
+    return replace(memory, rules={key: replace(each, above=0, below=0) for key, each in memory.rules.items()})
+
+
+def _without_scheduling(made: Plan) -> Plan:
+    return replace(made, steps=tuple(step for step in made.steps if not isinstance(step, SchedulingStep)))

@@ -1,0 +1,471 @@
+"""The agent as a process: put together from its settings, its pages, its listeners, its start and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from aiohttp import hdrs, web
+
+from agent.analyzer import Event
+from agent.audit import Audit, AuditError, Filter, json_lines
+from agent.cgroups import Driver, NoCgroups, Tree, find_layout, open_tree
+from agent.executor import Cluster, Executor, Groups, KubeletGroups, OnExit, Permissions, PutBack
+from agent.loop import Agent, Clocks, Surroundings
+from agent.metrics import Metrics
+from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
+from agent.settings import AgentSettings
+from agent.state import Collector, NoPods, Places, PodFacts, PodSource
+from agent.state.informed import InformedPods
+from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
+from agent.telemetry import AgentMetrics
+from watcher import __version__
+from watcher.api import make_runner
+from watcher.api.openapi import Answer, Operation, Parameter
+from watcher.api.routing import JSON, Access, ApiError, Route, Router
+from watcher.api.runner import application
+from watcher.kube import NODES, Informer, KubeClient, KubeError, Node, Selector, find_access, nano
+from watcher.settings import Settings
+from watcher.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+ALIVE_INTERVALS = 3.0
+SHUTDOWN_S = 5.0
+EXTENDED_CPU = "gocrane.io/cpu"
+LARGEST_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What keeps strangers from reading what the agent knows of pods."""
+
+    token: str | None
+    protect_reads: bool = False
+
+
+class CannotRun(RuntimeError):
+    """The agent cannot start; the message says why and what to do."""
+
+
+class OwnNode:
+    """This node as the cluster knows it: its labels, and how much extended CPU it gives."""
+
+    def __init__(self, client: KubeClient, name: str) -> None:
+        self._informer: Informer[Node] = Informer(client, NODES, selector=Selector(fields=f"metadata.name={name}"))
+        self._name = name
+
+    async def start(self) -> None:
+        """Begin to watch, in the background."""
+        await self._informer.start()
+
+    async def close(self) -> None:
+        """Stop watching."""
+        await self._informer.close()
+
+    def labels(self) -> Mapping[str, str] | None:
+        """None while the node is not known."""
+        node = self._informer.objects.get(self._name)
+        return None if node is None else node.metadata.labels
+
+    def extended_cpu(self) -> float | None:
+        """Cores of gocrane.io/cpu that pods may have here; None where that is not known."""
+        node = self._informer.objects.get(self._name)
+        given = None if node is None else node.status.allocatable.get(EXTENDED_CPU)
+        try:
+            return None if given is None else nano(given) / 1e9
+        except ValueError:
+            return None
+
+
+class NobodyTells:
+    """In the place of a kubelet or an API: the node can be looked at, and its pods are not known."""
+
+    async def start(self) -> None:
+        """Nothing is to be begun."""
+
+    async def close(self) -> None:
+        """Nothing is to be ended."""
+
+    def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
+        """Raises NoPods."""
+        hint = "Set agent.kubelet, or kubernetes.kubeconfig."
+        raise NoPods("neither a kubelet nor a Kubernetes API is configured", hint=hint)
+
+
+class WrittenGroups:
+    """The control groups that quotas are written to, found when they are first needed: a kubelet may start after us."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._root = str(settings.cgroup)
+        self._driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
+        self._tree: Tree | None = None
+        self.groups: Groups = KubeletGroups(lambda: find_layout(self._root, driver=self._driver), self._opened)
+
+    def _opened(self) -> Tree:
+        if self._tree is None:
+            self._tree = open_tree(find_layout(self._root, driver=self._driver))
+        return self._tree
+
+    def close(self) -> None:
+        """Let go of the tree."""
+        if self._tree is not None:
+            self._tree.close()
+            self._tree = None
+
+
+# --- put together ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """An agent with what it stands on."""
+
+    agent: Agent
+    audit: Audit
+    executor: Executor
+    metrics: AgentMetrics
+
+
+def open_audit(settings: AgentSettings) -> Audit:
+    """The agent's own file. Raises CannotRun."""
+    tell = json_lines(lambda line: click.echo(line)) if settings.audit_to_stdout else lambda _: None
+    try:
+        return Audit.open(settings.state_file, now=time.time(), tell=tell)
+    except AuditError as error:
+        raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+
+
+def kube_client(wanted: bool | None, settings: Settings) -> KubeClient | None:
+    """The Kubernetes API, as the settings and this process's surroundings have it; None where there is none, or it is
+    not `wanted`."""
+    found = settings.kubeconfig is not None or bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+    if not (found if wanted is None else wanted):
+        return None
+    kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
+    return KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
+
+
+def pod_source(settings: AgentSettings, client: KubeClient | None) -> PodSource:
+    """Who tells which pods there are. Raises CannotRun."""
+    if settings.kubelet is None:
+        return NobodyTells() if client is None else InformedPods(client, settings.node_name())
+    try:
+        access = kubelet_access(
+            settings.kubelet,
+            token_file=settings.kubelet_token_file,
+            authority=settings.kubelet_ca_file,
+            insecure=settings.kubelet_insecure,
+        )
+    except KubeletError as error:
+        raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+    return KubeletPods(access, interval=settings.interval)
+
+
+def policy_source(settings: AgentSettings, client: KubeClient | None, metrics: Metrics) -> PolicySource:
+    """Where policies come from. Raises CannotRun."""
+    if settings.policies is not None:
+        return DirectoryPolicies(settings.policies, metrics=metrics)
+    if client is None:
+        raise CannotRun(
+            "there is no Kubernetes API to read policies from\n"
+            "  name a directory by --policies DIR (deploy/agent/policies has samples), or set kubernetes.kubeconfig"
+        )
+    return ClusterPolicies(client, metrics=metrics)
+
+
+@asynccontextmanager
+async def assembled(settings: AgentSettings, everything: Settings) -> AsyncIterator[Assembled]:
+    """The agent, ready to run, and everything it stands on from its start to its end. Raises CannotRun."""
+    async with AsyncExitStack() as stack:
+        audit = open_audit(settings)
+        stack.callback(audit.close)
+        client = kube_client(settings.kubernetes, everything)
+        if client is not None:
+            stack.push_async_callback(client.close)
+        own = None if client is None else OwnNode(client, settings.node_name())
+        options, node = settings.options(), settings.node_name()
+        metrics = Metrics(options.order)
+        policies = policy_source(settings, client, metrics)
+        places = Places(proc=str(settings.proc), cgroup=str(settings.cgroup))
+        collector = Collector(
+            pod_source(settings, client),
+            places=places,
+            interval=settings.interval,
+            interfaces=settings.interfaces,
+            driver=None if settings.cgroup_driver is None else Driver(settings.cgroup_driver),
+            extended_cpu_allocatable=own.extended_cpu if own else lambda: None,
+            run_queues=settings.run_queues,
+        )
+        for part in (own, policies, collector):
+            if part is not None:
+                await part.start()
+                stack.push_async_callback(part.close)
+        cluster = None if client is None else Cluster(client, node=node, control=settings.control, clock=time.time)
+        groups = WrittenGroups(settings)
+        stack.callback(groups.close)
+        enforce = settings.mode == "enforce"
+        permissions = Permissions(
+            enforce=enforce, limits=settings.limits(), beside_others=settings.beside_others, proc=settings.proc
+        )
+        executor = Executor(audit, groups.groups, cluster=cluster, permissions=permissions)
+        agent = Agent(
+            collector=collector,
+            policies=policies,
+            executor=executor,
+            audit=audit,
+            metrics=metrics,
+            options=options,
+            surroundings=Surroundings(node, own.labels if own else dict, own_pod(os.environ)),
+            clocks=Clocks(time.time, time.monotonic),
+            interval=settings.interval,
+            tell=_teller(cluster) if cluster and enforce else None,
+        )
+        told = AgentMetrics(agent)
+        agent.seconds_of = told.seconds.observe
+        try:
+            await agent.recall()
+        except AuditError as error:
+            raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+        yield Assembled(agent, audit, executor, told)
+
+
+def own_pod(environ: Mapping[str, str]) -> frozenset[str]:
+    """Who the agent itself is, as the DaemonSet's manifest tells it: its pod is never acted upon."""
+    name, namespace = environ.get("POD_NAME", ""), environ.get("POD_NAMESPACE", "")
+    keys = {environ.get("POD_UID", ""), f"{namespace}/{name}" if name and namespace else ""}
+    return frozenset(keys - {""})
+
+
+def _teller(cluster: Cluster) -> Any:
+    async def tell(event: Event) -> None:
+        await cluster.tell(None, reason=event.reason, message=event.note, warning=event.type == "Warning")
+
+    return tell
+
+
+# --- pages -------------------------------------------------------------------------------------------------------
+
+_LIMIT = Parameter("limit", f"at most so many, 100 by default, {LARGEST_LIMIT} at most", {"type": "integer"})
+_FILTERS = (
+    Parameter("since", "unix seconds", {"type": "number"}),
+    Parameter("until", "unix seconds", {"type": "number"}),
+    Parameter("kind", "throttle, restore, evict, reclaim or scheduling"),
+    Parameter("outcome", "begun, done, gone, failed, protected, unanswered or foreign"),
+    Parameter("namespace", "of the pod"),
+    Parameter("pod", "NAMESPACE/NAME"),
+    Parameter("before_id", "only older ones than this, for the next page", {"type": "integer"}),
+    _LIMIT,
+)
+
+
+class Pages:
+    """What the agent answers."""
+
+    def __init__(self, made: Assembled, telemetry: Telemetry) -> None:
+        self._made = made
+        self._telemetry = telemetry
+
+    def public(self) -> list[Route]:
+        """For anyone: probes and Prometheus."""
+        ok = Operation("whether the agent's cycles go on", {200: Answer("they do", dict[str, Any])})
+        metrics = Operation("metrics of the agent", {200: Answer("exposition", str)})
+        return [
+            Route("/healthz", "healthz", self.health, ok, access=Access.OPEN),
+            Route("/metrics", "metrics", self.metrics, metrics, access=Access.OPEN),
+        ]
+
+    def all(self) -> list[Route]:
+        """With what tells of pods."""
+        explain = Operation("the last cycle, and why", {200: Answer("the plan", dict[str, Any])})
+        audit = Operation("what was done, newest first", {200: Answer("deeds", dict[str, Any])}, _FILTERS)
+        return [
+            *self.public(),
+            Route("/explain", "explain", self.explain, explain, access=Access.DETAIL),
+            Route("/audit", "audit", self.audit, audit, access=Access.DETAIL),
+        ]
+
+    async def health(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """200 while cycles end well."""
+        agent = self._made.agent
+        if agent.age > ALIVE_INTERVALS * agent.interval:
+            raise ApiError(503, "stuck", f"no cycle ended well for {agent.age:.0f} s", "the agent's log says why")
+        return _json({"status": "ok", "cycle": agent.last.number, "age_s": round(agent.age, 3)})
+
+    async def metrics(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """The exposition."""
+        audit = self._made.audit
+        try:
+            self._made.metrics.totals = await asyncio.to_thread(audit.totals)
+            self._made.metrics.held = len(await asyncio.to_thread(audit.remembered))
+        except AuditError as error:
+            log.debug("the totals of the audit cannot be read: %s", error)
+        body = await asyncio.to_thread(self._telemetry.exposition)
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: kind, hdrs.CACHE_CONTROL: "no-store"})
+
+    async def explain(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """The last cycle."""
+        return _json(self._made.agent.explanation())
+
+    async def audit(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """Deeds, newest first."""
+        wanted = _filter(request.query)
+        try:
+            deeds = await asyncio.to_thread(self._made.audit.deeds, wanted)
+        except AuditError as error:
+            raise ApiError(503, "no_audit", str(error), error.hint) from None
+        return _json({"deeds": [deed.as_json() for deed in deeds]})
+
+
+def _filter(query: Mapping[str, str]) -> Filter:
+    """Raises ApiError for what is no filter."""
+    known = {parameter.name for parameter in _FILTERS}
+    if unknown := sorted(set(query) - known):
+        hint = f"there are: {', '.join(sorted(known))}"
+        raise ApiError(400, "bad_request", f"there is no parameter {unknown[0]!r}", hint)
+    try:
+        return msgspec.convert(dict(query), Filter, strict=False)
+    except msgspec.ValidationError as error:
+        raise ApiError(400, "bad_request", f"these are no filters: {error}", "times are unix seconds") from None
+
+
+def _json(body: object) -> web.Response:
+    headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
+    return web.Response(body=msgspec.json.encode(body), headers=headers)
+
+
+# --- run ---------------------------------------------------------------------------------------------------------
+
+
+def run(settings: AgentSettings, everything: Settings) -> int:
+    """Until told to stop; the exit code."""
+    try:
+        return asyncio.run(serve(settings, everything))
+    except CannotRun as error:
+        print(f"load-watcher agent: {error}", file=sys.stderr)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        print(f"load-watcher agent: cannot listen on {where}: {error.strerror or error}", file=sys.stderr)
+    return 1
+
+
+async def serve(settings: AgentSettings, everything: Settings) -> int:
+    """Start, run until a signal, restore if that was asked for, end."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, log.info, "policies are followed; other settings need a restart")
+    async with assembled(settings, everything) as made:
+        _say(settings)
+        telemetry = Telemetry(version=__version__, cluster=everything.cluster.name or "")
+        telemetry.add(made.metrics)
+        pages = Pages(made, telemetry)
+        async with _listening(settings, pages, telemetry) as address:
+            print(f"load-watcher agent listens on {address}", flush=True)
+            running = asyncio.create_task(made.agent.run(), name="agent")
+            await stop.wait()
+            log.info("stopping")
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        return await _leave(made, OnExit(settings.on_exit))
+
+
+def _say(settings: AgentSettings) -> None:
+    """In one line, what this process may do."""
+    enforce = settings.mode == "enforce"
+    says = "acts on what it decides" if enforce else "decides and reports, and changes nothing (--enforce acts)"
+    log.info("the agent on node %s %s; its file is %s", settings.node_name(), says, settings.state_file)
+
+
+async def _leave(made: Assembled, on_exit: OnExit) -> int:
+    try:
+        put_back = await made.executor.leave(on_exit)
+    except AuditError as error:
+        log.error("quotas could not be put back: %s. %s", error, error.hint)
+        return 1
+    for each in put_back:
+        log.info("%s", in_words(each))
+    return 0
+
+
+@asynccontextmanager
+async def _listening(settings: AgentSettings, pages: Pages, telemetry: Telemetry) -> AsyncIterator[str]:
+    """The pages, and the listener for metrics alone if there is one; yields the address of the first."""
+    token = None if settings.token_file is None else _token(settings.token_file)
+    async with AsyncExitStack() as stack:
+        address = await _site(stack, pages.all(), Protection(token), telemetry, settings.host, settings.port)
+        if settings.metrics_host is not None:
+            where = settings.metrics_host, settings.metrics_port
+            await _site(stack, pages.public(), Protection(None), telemetry, *where)
+        yield address
+
+
+async def _site(
+    stack: AsyncExitStack, routes: list[Route], protection: Protection, telemetry: Telemetry, host: str, port: int
+) -> str:
+    runner = make_runner(application(Router(routes, protection=protection, meter=telemetry)))
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    await web.TCPSite(runner, host, port, shutdown_timeout=SHUTDOWN_S).start()
+    found = runner.addresses[0]
+    name = f"[{found[0]}]" if ":" in found[0] else found[0]
+    return f"http://{name}:{found[1]}"
+
+
+def _token(path: Path) -> str:
+    token = path.read_text().strip()
+    if not token:
+        raise CannotRun(f"the token file {path} is empty: put a line in it that nobody can guess")
+    return token
+
+
+# --- once, and restore -------------------------------------------------------------------------------------------
+
+
+async def look_once(settings: AgentSettings, everything: Settings, *, pause: float) -> dict[str, Any]:
+    """The explanation of one cycle, after a first one without rates. Raises CannotRun."""
+    async with assembled(settings, everything) as made:
+        await made.agent.cycle()
+        await asyncio.sleep(pause)
+        await made.agent.cycle()
+        return made.agent.explanation()
+
+
+async def restore(settings: AgentSettings, everything: Settings) -> tuple[PutBack, ...]:
+    """Every quota back to what it was before the agent, and new pods welcome: for after a crash, or an uninstall.
+    Raises CannotRun."""
+    async with AsyncExitStack() as stack:
+        if not settings.state_file.exists():
+            raise CannotRun(f"there is no file {settings.state_file}: nothing is known to restore")
+        audit = open_audit(settings)
+        stack.callback(audit.close)
+        cluster = None
+        client = kube_client(settings.kubernetes, everything)
+        if client is not None:
+            stack.push_async_callback(client.close)
+            cluster = Cluster(client, node=settings.node_name(), control=settings.control, clock=time.time)
+        groups = WrittenGroups(settings)
+        stack.callback(groups.close)
+        try:
+            executor = Executor(audit, groups.groups, cluster=cluster)
+            return await executor.restore_all(reason="load-watcher agent restore")
+        except (AuditError, NoCgroups, KubeError) as error:
+            raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+
+
+def in_words(each: PutBack) -> str:
+    """What became of one quota."""
+    return f"{each.remembered.pod}, container {each.remembered.container}: {each.text}"

@@ -1,0 +1,219 @@
+"""The settings of the node agent, [agent] of load-watcher.toml: each with its kind, default and meaning."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent.cgroups import Driver
+from agent.executor import Limits, OnExit
+from agent.options import Options, Order
+from watcher.settings import Problem, values
+from watcher.settings.part_tables import read_table
+from watcher.settings.tables import Table, about
+
+SECTION = "agent"
+MODES = ("preview", "enforce")
+ANY_PORT = values.whole(lowest=0, highest=65535)
+FEW = values.whole(lowest=0, highest=1000)
+SECONDS = values.duration(lowest=1, highest=3600)
+KEY = values.NAME
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class AgentSettings(Table):
+    """[agent]"""
+
+    mode: str = field(
+        default="preview",
+        metadata=about(values.choice(MODES), "preview decides and reports, and changes nothing; enforce acts."),
+    )
+    node: str | None = field(
+        default=None,
+        metadata=about(
+            values.NAME, "This node's name in Kubernetes; else NODE_NAME, else the host's.", example='"node-1"'
+        ),
+    )
+    host: str = field(default="127.0.0.1", metadata=about(values.NAME, "Address that the agent's API listens on."))
+    port: int = field(default=2021, metadata=about(ANY_PORT, "Port of it; 0 takes any free one."))
+    token_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "File with the bearer token that /explain and /audit need; a must where others can reach them.",
+            example='"/etc/load-watcher/token"',
+        ),
+    )
+    metrics_host: str | None = field(
+        default=None,
+        metadata=about(
+            values.NAME,
+            "Address of a listener for /metrics and /healthz alone, like the pod's own.",
+            example='"0.0.0.0"',
+        ),
+    )
+    metrics_port: int = field(default=2023, metadata=about(ANY_PORT, "Port of that listener."))
+    policies: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "Directory of policies; else they are read from the Kubernetes API.",
+            example='"/etc/load-watcher/policies"',
+        ),
+    )
+    kubernetes: bool | None = field(
+        default=None,
+        metadata=about(
+            values.BOOLEAN,
+            "Whether there is a Kubernetes API; without it nothing is evicted or tainted. Else found out: there is one "
+            "in a cluster, and with a kubeconfig.",
+            example="true",
+        ),
+    )
+    interval: float = field(default=10.0, metadata=about(SECONDS, "How often the node is looked at."))
+    state_file: Path = field(
+        default=Path("load-watcher-agent.db"),
+        metadata=about(values.PATH, "The agent's own file: original quotas and the audit. Must outlive the process."),
+    )
+    on_exit: str = field(
+        default=OnExit.KEEP.value,
+        metadata=about(
+            values.choice(each.value for each in OnExit),
+            "Whether quotas and taint stay when the agent ends in good order, or are restored.",
+        ),
+    )
+    excess: float = field(
+        default=0.10, metadata=about(values.SHARE, "Share by which more is released than the gap, and less restored.")
+    )
+    order: str = field(
+        default=Order.SEED.value,
+        metadata=about(values.choice(each.value for each in Order), "Whose order of pods: the document's, upstream's."),
+    )
+    settle: float = field(
+        default=30.0,
+        metadata=about(values.duration(), "What throttling gets to show before anybody is evicted for the same."),
+    )
+    effect: float = field(default=30.0, metadata=about(values.duration(), "How long a new quota may take to show."))
+    grace_slack: float = field(
+        default=30.0, metadata=about(values.duration(), "How much longer than its grace period a victim may take.")
+    )
+    evict_daemons: bool = field(
+        default=False,
+        metadata=about(values.BOOLEAN, "Whether to evict pods of DaemonSets too; they come back at once."),
+    )
+    eviction_window: float = field(
+        default=600.0, metadata=about(values.duration(lowest=1), "The time for which the next three limits hold.")
+    )
+    evictions_per_node: int = field(default=6, metadata=about(FEW, "Evictions of this node's pods within it, at most."))
+    evictions_per_namespace: int = field(default=3, metadata=about(FEW, "Of one namespace's pods on this node."))
+    evictions_per_owner: int = field(default=1, metadata=about(FEW, "Of pods on this node that one controller owns."))
+    control: str = field(
+        default="kube-system/load-watcher-agent",
+        metadata=about(KEY, "NAMESPACE/NAME of the ConfigMap with the brake and the cluster's budget of evictions."),
+    )
+    beside_others: bool = field(
+        default=False,
+        metadata=about(values.BOOLEAN, "Whether to enforce beside a koordlet or crane-agent on the same groups."),
+    )
+    kubelet: str | None = field(
+        default=None,
+        metadata=about(
+            values.ADDRESS,
+            "The kubelet to ask for this node's pods; else they are read from the Kubernetes API.",
+            example='"https://127.0.0.1:10250"',
+        ),
+    )
+    kubelet_token_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH, "Token for the kubelet.", example='"/var/run/secrets/kubernetes.io/serviceaccount/token"'
+        ),
+    )
+    kubelet_ca_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH, "Who signed the kubelet's certificate.", example='"/var/lib/kubelet/pki/kubelet.crt"'
+        ),
+    )
+    kubelet_insecure: bool = field(
+        default=False, metadata=about(values.BOOLEAN, "Whether the kubelet's certificate is taken unchecked.")
+    )
+    proc: Path = field(default=Path("/proc"), metadata=about(values.PATH, "Where the host's /proc is."))
+    cgroup: Path = field(default=Path("/sys/fs/cgroup"), metadata=about(values.PATH, "Where its control groups are."))
+    cgroup_driver: str | None = field(
+        default=None,
+        metadata=about(
+            values.choice(each.value for each in Driver),
+            "The kubelet's cgroup driver; else it is found out.",
+            example='"systemd"',
+        ),
+    )
+    interfaces: tuple[str, ...] = field(
+        default=("eth0",),
+        metadata=about(values.several(values.NAME, called="names of interfaces"), "Interfaces that are measured."),
+    )
+    run_queues: bool = field(
+        default=False,
+        metadata=about(values.BOOLEAN, "Whether to measure how long the tasks of each container wait for a CPU."),
+    )
+    audit_to_stdout: bool = field(
+        default=False, metadata=about(values.BOOLEAN, "Whether the audit is printed too, as lines of JSON.")
+    )
+
+    def options(self) -> Options:
+        """How the agent decides."""
+        return Options(
+            excess=self.excess,
+            settle_seconds=self.settle,
+            effect_seconds=self.effect,
+            grace_slack_seconds=self.grace_slack,
+            evict_daemons=self.evict_daemons,
+            order=Order(self.order),
+        )
+
+    def limits(self) -> Limits:
+        """How many evictions this node may do."""
+        return Limits(
+            window=self.eviction_window,
+            node=self.evictions_per_node,
+            namespace=self.evictions_per_namespace,
+            owner=self.evictions_per_owner,
+        )
+
+    def node_name(self, environ: Mapping[str, str] = os.environ) -> str:
+        """Who this node is."""
+        return self.node or environ.get("NODE_NAME", "") or socket.gethostname()
+
+
+def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[AgentSettings, list[Problem]]:
+    """The settings, and everything that is wrong with what was given."""
+    settings, problems = read_table(AgentSettings, given, section=SECTION, cwd=cwd)
+    if settings.control.count("/") != 1:
+        cure = 'for example agent.control = "kube-system/load-watcher-agent"'
+        problems.append(Problem("agent.control", "must have the form NAMESPACE/NAME", cure))
+    if not _is_loopback(settings.host) and settings.token_file is None:
+        message = f"others can reach {settings.host}, and nothing keeps them from reading what the agent knows of pods"
+        problems.append(Problem("agent.token_file", message, "set agent.token_file, or agent.host to 127.0.0.1"))
+    if settings.token_file is not None and not settings.token_file.is_file():
+        message = f"there is no file {settings.token_file}"
+        problems.append(Problem("agent.token_file", message, "make it, with one line in it that nobody can guess"))
+    return settings, problems
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def validate(given: Mapping[str, Any]) -> list[Problem]:
+    """Everything that is wrong with [agent], for `config check` and every command."""
+    return read_settings(given, cwd=Path.cwd())[1]

@@ -1,0 +1,323 @@
+"""The agent's cycles: what one leaves to the next, over a restart too, and what they tell."""
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agent.analyzer import Event
+from agent.executor import Executor, Stance
+from agent.loop import Agent, Clocks, Surroundings
+from agent.metrics import Metrics
+from agent.model import QosClass, Series, State
+from agent.options import Options
+from agent.plan import Verdict
+from agent.policy.source import DirectoryPolicies, PolicySource
+from tests.agent.executor.node import FakeNode, with_api
+from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, throttling, write
+from tests.fakes.kube import BUDGETS, FakeKube
+
+METRICS, OPTIONS = Metrics(), Options(settle_seconds=0.0)
+BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort"]}]}
+
+
+@dataclass
+class Scripted:
+    """A node that uses what the test says, with the quotas that its control groups have."""
+
+    node: FakeNode
+    used: float | None = 1000.0
+    looks: int = 0
+    throttled: bool | None = None
+
+    async def collect(self, now: float) -> State:
+        self.looks += 1
+        pods = []
+        for number, pod in sorted(self.node.pods.items()):
+            quota = self.node.quota(number).split()[0]
+            limited = None if quota == "max" else int(quota)
+            container = replace(pod.containers[0], quota=limited, throttled=self.throttled)
+            pods.append(replace(pod, containers=(container,)))
+        if self.used is None:
+            return State(now, {}, tuple(pods), {"cpu_total_usage": "it is the first look"})
+        return State(now, {"cpu_total_usage": (Series(self.used, now),)}, tuple(pods))
+
+
+@dataclass
+class World:
+    """An agent that is asked cycle by cycle, on a node whose clock the test moves."""
+
+    node: FakeNode
+    policies: Path
+    monotonic: float = 0.0
+    told: list[Event] = field(default_factory=list)
+    enforce: bool = True
+
+    def __post_init__(self) -> None:
+        self.collector = Scripted(self.node)
+        self.policies.mkdir(exist_ok=True)
+
+    def put(self, *rules: dict[str, Any], **action: Any) -> None:
+        """The policies of a user; without rules, none."""
+        allowed = an_object("PodQOS", "be", allowedActions=["throttle"], scopeSelector=BEST_EFFORT)
+        objects = (node_qos(*rules), throttling(**action), allowed) if rules else ()
+        write(self.policies, all=text_of(*objects))
+
+    def agent(self, executor: Executor, policies: PolicySource | None = None) -> Agent:
+        async def tell(event: Event) -> None:
+            self.told.append(event)
+
+        return Agent(
+            collector=self.collector,
+            policies=policies or DirectoryPolicies(self.policies, metrics=METRICS),
+            executor=executor,
+            audit=self.node.audit,
+            metrics=METRICS,
+            options=OPTIONS,
+            surroundings=Surroundings("node-1"),
+            clocks=Clocks(lambda: self.node.now, lambda: self.monotonic),
+            interval=10.0,
+            tell=tell,
+        )
+
+    def run(self, test: Callable[[Agent], Awaitable[None]]) -> None:
+        """What a process does between its start and its end."""
+
+        async def inside(executor: Executor) -> None:
+            agent = self.agent(executor)
+            await agent.recall()
+            await test(agent)
+
+        self.node.acting(inside, enforce=self.enforce)
+
+    async def cycle(self, agent: Agent, used: float | None, *, seconds: float = 10.0) -> None:
+        self.collector.used = used
+        await agent.cycle()
+        self.node.now += seconds
+        self.monotonic += seconds
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    node = FakeNode(tmp_path / "node")
+    node.add(0, 1, qos=QosClass.BEST_EFFORT)
+    yield World(node, tmp_path / "policies")
+    node.close()
+
+
+def verdicts(agent: Agent) -> list[Verdict]:
+    assert agent.last.plan
+    return [finding.verdict for finding in agent.last.plan.rules]
+
+
+def test_counts_go_from_cycle_to_cycle(world: World):
+    world.put(a_rule(avoidanceThreshold=2))
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4150.0)
+        assert verdicts(agent) == [Verdict.COUNTING]
+        assert world.node.quota(0) == "max 100000"
+        await world.cycle(agent, 4150.0)
+        assert verdicts(agent) == [Verdict.TRIGGERED]
+        assert "90000 100000" in {world.node.quota(0), world.node.quota(1)}
+
+    world.run(test)
+
+
+@pytest.mark.parametrize(("pause", "verdict"), [(20.0, Verdict.TRIGGERED), (31.0, Verdict.COUNTING)])
+def test_counts_go_over_a_restart_unless_cycles_were_missed(world: World, pause: float, verdict: Verdict):
+    world.put(a_rule(avoidanceThreshold=2))
+
+    async def before(agent: Agent) -> None:
+        await world.cycle(agent, 4150.0, seconds=pause)
+
+    async def after(agent: Agent) -> None:
+        await world.cycle(agent, 4150.0)
+        assert verdicts(agent) == [verdict]
+
+    world.run(before)
+    world.run(after)
+
+
+def test_what_was_throttled_comes_back_after_a_restart(world: World):
+    world.put(a_rule(), coolDownSeconds=1)
+
+    async def before(agent: Agent) -> None:
+        await world.cycle(agent, 4400.0)
+        assert world.node.audit.originals()
+
+    async def after(agent: Agent) -> None:
+        world.collector.throttled = False
+        for _ in range(8):
+            await world.cycle(agent, 1000.0)
+        assert {world.node.quota(0), world.node.quota(1)} == {"max 100000"}
+        assert not world.node.audit.originals()
+
+    world.run(before)
+    world.run(after)
+
+
+def test_policies_that_go_give_everything_back(world: World):
+    world.put(a_rule())
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4400.0)
+        assert world.node.audit.originals()
+        world.put()
+        await world.cycle(agent, 4400.0)
+        await world.cycle(agent, 4400.0)
+        assert {world.node.quota(0), world.node.quota(1)} == {"max 100000"}
+
+    world.run(test)
+
+
+def test_without_policies_that_were_ever_read_nothing_is_done_or_undone(world: World):
+    world.put(a_rule())
+
+    async def before(agent: Agent) -> None:
+        await world.cycle(agent, 4400.0)
+
+    world.run(before)
+    throttled = [world.node.quota(0), world.node.quota(1)]
+    write(world.policies, all="kind: [")
+
+    async def after(agent: Agent) -> None:
+        await world.cycle(agent, 1000.0)
+        assert agent.last.plan is None
+        explanation = agent.explanation()
+        assert explanation["policies"]["known"] is False
+        assert explanation["policies"]["problems"]
+        assert explanation["sentences"] == ["no policies were read yet: nothing is done"]
+
+    world.run(after)
+    assert [world.node.quota(0), world.node.quota(1)] == throttled
+
+
+def test_preview_changes_nothing_and_says_what_it_would_do(world: World):
+    world.put(a_rule())
+    world.enforce = False
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4400.0)
+        assert agent.explanation()["stance"] == Stance.PREVIEW
+        assert {result["fate"] for result in agent.explanation()["results"]} == {"would"}
+        assert {world.node.quota(0), world.node.quota(1)} == {"max 100000"}
+        await world.cycle(agent, 4400.0)
+        assert len(agent.explanation()["in_flight"]) == 0
+
+    world.run(test)
+
+
+def test_a_rule_that_begins_or_ceases_to_want_something_is_told_once(world: World):
+    world.put(a_rule(), coolDownSeconds=1)
+
+    async def test(agent: Agent) -> None:
+        for used in (4400.0, 4400.0, 4400.0, 1000.0, 1000.0):
+            await world.cycle(agent, used)
+        assert [(event.type, event.reason) for event in world.told] == [
+            ("Warning", "AvoidanceTriggered"),
+            ("Normal", "RestoreTriggered"),
+        ]
+
+    world.run(test)
+
+
+def test_the_explanation_is_json_that_anybody_can_read(world: World):
+    world.put(a_rule())
+
+    async def test(agent: Agent) -> None:
+        for used in (4400.0, None, math.inf):
+            await world.cycle(agent, used)
+            body = msgspec.json.encode(agent.explanation())
+            json.loads(body, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+        assert "cpu_total_usage" in agent.explanation()["plan"]["rules"][0]["text"]
+
+    world.run(test)
+
+
+def test_a_metric_that_is_missing_is_told_and_nothing_is_done(world: World):
+    world.put(a_rule())
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, None)
+        assert verdicts(agent) == [Verdict.MISSING]
+        assert agent.explanation()["missing"] == {"cpu_total_usage": "it is the first look"}
+        assert {world.node.quota(0), world.node.quota(1)} == {"max 100000"}
+
+    world.run(test)
+
+
+def test_usage_is_read_again_before_a_step_only_if_it_is_not_fresh(world: World):
+    world.put(a_rule())
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4400.0)
+        assert world.collector.looks == 1
+
+    world.run(test)
+
+
+def test_a_file_that_cannot_be_written_keeps_the_agent_from_acting(world: World):
+    world.put(a_rule())
+
+    async def test(agent: Agent) -> None:
+        world.node.audit.close()
+        await world.cycle(agent, 4400.0)
+        assert agent.last.trouble
+        assert agent.explanation()["trouble"] == agent.last.trouble
+        assert {world.node.quota(0), world.node.quota(1)} == {"max 100000"}
+
+    world.run(test)
+    world.node.audit = world.node.open_audit()
+
+
+def test_a_pod_that_may_not_go_is_replaced_by_another_in_the_same_cycle(tmp_path: Path):
+    """The one that would be first has a disruption budget."""
+    with FakeKube() as server:
+        node = with_api(tmp_path / "node", server)
+        node.add(0, qos=QosClass.BEST_EFFORT, cpu=2.0)
+        node.add(1, qos=QosClass.BEST_EFFORT)
+        server.pod("shop/p0", node="node-1", metadata={"uid": "uid-0", "labels": {"app": "x"}})
+        covered = {"selector": {"matchLabels": {"app": "x"}}}
+        server.put(BUDGETS, "shop/b", spec=covered, status={"disruptionsAllowed": 0})
+        world = World(node, tmp_path / "policies")
+        allowed = an_object("PodQOS", "be", allowedActions=["evict"], scopeSelector=BEST_EFFORT)
+        rule = a_rule(actionName="evict")
+        write(world.policies, all=text_of(node_qos(rule), an_object("AvoidanceAction", "evict", eviction={}), allowed))
+
+        async def test(agent: Agent) -> None:
+            await world.cycle(agent, 4500.0)
+            fates = [(each["step"].get("pod"), each["fate"]) for each in agent.explanation()["results"]]
+            assert ("shop/p0", "protected") in fates
+            assert ("shop/p1", "done") in fates
+
+        world.run(test)
+        node.close()
+
+
+def test_a_cycle_that_fails_is_counted_and_the_next_one_comes(world: World):
+    class Failing(Scripted):
+        async def collect(self, now: float) -> State:
+            self.looks += 1
+            if self.looks == 1:
+                raise RuntimeError("a fault of ours")
+            raise asyncio.CancelledError
+
+    world.put(a_rule())
+    world.collector = Failing(world.node)
+
+    async def test(agent: Agent) -> None:
+        agent.interval = 0.001
+        world.monotonic += 0.01
+        with pytest.raises(asyncio.CancelledError):
+            await agent.run()
+        assert agent.failures == 1
+        assert world.collector.looks == 2
+
+    world.run(test)

@@ -1,0 +1,264 @@
+"""The agent as its users run it: a process on a node of files, a kubelet beside it, policies in a directory."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cgroups import Driver
+from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, write
+from tests.fakes.cgroups import FakeCgroups
+from tests.fakes.kubelet import FakeKubelet
+from tests.fakes.proc import FakeProc
+from tests.real.parts import REPOSITORY, free_port
+from tests.service import Service
+from tests.waiting import PATIENCE_SECONDS, wait_for
+
+pytestmark = pytest.mark.slow
+
+UID = "0000000a-0000-4000-8000-000000000000"
+CONTAINER = f"{10:064x}"
+BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort"]}]}
+POD = {
+    "metadata": {"name": "web", "namespace": "shop", "uid": UID},
+    "spec": {"nodeName": "node-1", "containers": [{"name": "main"}]},
+    "status": {
+        "phase": "Running",
+        "qosClass": "BestEffort",
+        "containerStatuses": [{"name": "main", "containerID": f"containerd://{CONTAINER}", "state": {"running": {}}}],
+    },
+}
+
+
+class AgentProcess(Service):
+    """`load-watcher agent`."""
+
+    name = "agent"
+    verb = "agent"
+
+
+class Machine:
+    """Two CPUs, of which something else uses `beside` cores; one pod, that uses 1.5 cores if it is let."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.beside = 0.4
+        self.proc = FakeProc(root / "proc")
+        self.cgroups = FakeCgroups(root / "cgroup", "v2", Driver.SYSTEMD)
+        self.path = self.cgroups.container_path(UID, CONTAINER)
+        for path in (self.cgroups.pod_path(UID), self.path):
+            self.cgroups.add(path, memory=10**9)
+        self.policies = root / "policies"
+        self.policies.mkdir()
+        self.put(a_rule(metricRule={"name": "cpu_total_usage", "value": "1500"}))
+        self._busy = self._used = 0.0
+
+    def put(self, *rules: dict[str, Any]) -> None:
+        """The policies of the machine."""
+        action = an_object(
+            "AvoidanceAction", "throttle", throttle={"cpuThrottle": {"stepCPURatio": 20}}, coolDownSeconds=1
+        )
+        allowed = an_object("PodQOS", "be", allowedActions=["throttle"], scopeSelector=BEST_EFFORT)
+        write(self.policies, all=text_of(*((node_qos(*rules), action, allowed) if rules else ())))
+
+    def settings(self, **more: object) -> list[str]:
+        """As flags."""
+        places = {"proc": self.proc.root, "cgroup": self.cgroups.root, "policies": self.policies}
+        times = {"interval": "1s", "settle": "0s", "effect": "1s"}
+        given = {**places, **times, "state_file": self.root / "agent.db", "node": "node-1", **more}
+        return [text for key, value in given.items() for text in ("--set", f"agent.{key}={value}")]
+
+    def quota(self) -> str:
+        return self.cgroups.read(self.path, "cpu.max").split()[0]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Time goes on, and the kernel counts."""
+        ending = threading.Event()
+
+        def count() -> None:
+            last = time.monotonic()
+            while not ending.wait(0.02):
+                now = time.monotonic()
+                self._count(now - last)
+                last = now
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        try:
+            yield
+        finally:
+            ending.set()
+            thread.join()
+
+    def _count(self, seconds: float) -> None:
+        quota = self.quota()
+        pod = min(1.5, 1.5 if quota == "max" else int(quota) / 100_000)
+        self._used += pod * seconds
+        self._busy += (pod + self.beside) * seconds
+        # Of one length and written at once: the agent never reads half a file.
+        all_ticks, busy = int(time.monotonic() * 200), int(self._busy * 100)
+        lines = [f"cpu  {busy:012} 0 0 {all_ticks - busy:012} 0 0 0 0 0 0"]
+        lines += [f"cpu{n} {busy // 2:012} 0 0 {(all_ticks - busy) // 2:012} 0 0 0 0 0 0" for n in range(2)]
+        put_over(self.proc.path("stat"), "\n".join([*lines, ""]))
+        text = f"usage_usec {int(self._used * 1e6):015}\nuser_usec 1\nsystem_usec 2\nnr_periods 0\nnr_throttled 0\n"
+        for path in (self.cgroups.pod_path(UID), self.path):
+            (directory,) = self.cgroups.directories(path)
+            put_over(directory / "cpu.stat", text)
+
+
+def put_over(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        if os.fstat(descriptor).st_size != len(text):
+            os.truncate(descriptor, len(text))
+        os.pwrite(descriptor, text.encode(), 0)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    with machine.running():
+        yield machine
+
+
+@pytest.fixture
+def kubelet() -> Iterator[FakeKubelet]:
+    with FakeKubelet([POD]) as kubelet:
+        yield kubelet
+
+
+@contextmanager
+def agent(machine: Machine, kubelet: FakeKubelet, *arguments: str, **more: object) -> Iterator[AgentProcess]:
+    with AgentProcess(machine.root, *arguments, *machine.settings(kubelet=kubelet.url, **more)) as process:
+        yield process
+
+
+def run(machine: Machine, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "watcher.cli", "agent", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(command, cwd=machine.root, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def throttled(machine: Machine) -> bool:
+    return machine.quota() != "max"
+
+
+def test_it_throttles_to_just_under_the_watermark_and_gives_back(machine: Machine, kubelet: FakeKubelet):
+    with agent(machine, kubelet, "--enforce", on_exit="restore") as process:
+        wait_for(lambda: throttled(machine), what="the pod to be throttled")
+        explained = process.get("/explain").json()
+        assert explained["node"] == "node-1"
+        assert explained["stance"] == "throttle only"  # there is no Kubernetes API here
+        wait_for(lambda: process.get("/audit?kind=throttle").json()["deeds"], what="the audit to have it")
+        metrics = process.get("/metrics").text
+        assert 'load_watcher_agent_rule_watermark{metric="cpu_total_usage",rule="cpu.high"} 1500.0' in metrics
+        assert "load_watcher_agent_quotas_held 1.0" in metrics
+        # 1.5 cores of watermark less 0.4 of others: the pod may have 1.1, and a step of a fifth takes 0.3.
+        assert 60_000 <= int(machine.quota()) <= 130_000
+        assert process.stop() == 0
+    assert not throttled(machine)
+
+
+def test_preview_is_the_default_and_changes_nothing(machine: Machine, kubelet: FakeKubelet):
+    with agent(machine, kubelet) as process:
+
+        def would() -> list[str]:
+            return [each["text"] for each in process.get("/explain").json()["results"]]
+
+        wait_for(lambda: any("would give shop/web" in text for text in would()), what="a decision to throttle")
+        assert not throttled(machine)
+        assert process.get("/audit").json() == {"deeds": []}
+
+
+def test_after_kill_9_what_was_taken_is_known_and_can_be_put_back(machine: Machine, kubelet: FakeKubelet):
+    with agent(machine, kubelet, "--enforce") as process:
+        wait_for(lambda: throttled(machine), what="the pod to be throttled")
+        process.kill()
+    assert throttled(machine)
+    restored = run(machine, "restore", *machine.settings())
+    assert restored.returncode == 0, restored.stderr
+    assert "shop/web, container main" in restored.stdout
+    assert not throttled(machine)
+    again = run(machine, "restore", *machine.settings())
+    assert again.stdout == "nothing was remembered: nothing to restore\n"
+
+
+def test_a_new_start_goes_on_where_the_killed_one_was(machine: Machine, kubelet: FakeKubelet):
+    with agent(machine, kubelet, "--enforce") as process:
+        wait_for(lambda: throttled(machine), what="the pod to be throttled")
+        process.kill()
+        machine.put()
+        process.start()
+        wait_for(lambda: not throttled(machine), what="the quota to be back: no policy wants it any more")
+
+
+def test_once_explains_in_words(machine: Machine):
+    done = run(machine, "--once", *machine.settings())
+    assert done.returncode == 0, done.stderr
+    assert "cpu.high: cpu_total_usage is 19" in done.stdout
+    assert "above 1500" in done.stdout
+    assert "neither a kubelet nor a Kubernetes API is configured" in done.stdout
+
+
+def test_policies_are_checked(machine: Machine):
+    assert "3 policies, nothing is wrong with them" in run(machine, "--check", str(machine.policies)).stdout
+    write(machine.policies, all=text_of(node_qos(a_rule(actionName="throtle"))))
+    wrong = run(machine, "--check", str(machine.policies))
+    assert wrong.returncode == 2
+    assert "throtle" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "agent.intervall=1"], "did you mean agent.interval?"),
+        (["--set", "agent.mode=enforc"], 'did you mean "enforce"?'),
+        (["--set", "agent.host=0.0.0.0"], "set agent.token_file, or agent.host to 127.0.0.1"),
+        (["--set", "agent.control=here"], "must have the form NAMESPACE/NAME"),
+        ([], "name a directory by --policies DIR"),
+    ],
+)
+def test_what_cannot_be_run_says_why(machine: Machine, arguments: list[str], words: str):
+    refused = run(machine, *arguments)
+    assert refused.returncode in (1, 2)
+    assert words in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_token_keeps_strangers_from_pods_but_not_from_metrics(machine: Machine, kubelet: FakeKubelet):
+    token = machine.root / "token"
+    token.write_text("secret\n")
+    other = free_port()
+    more = {"token_file": token, "metrics_host": "127.0.0.1", "metrics_port": other}
+    with agent(machine, kubelet, **more) as process:
+        assert process.get("/explain").status == 401
+        assert process.get("/audit").status == 401
+        assert process.get("/explain", headers={"Authorization": "Bearer secret"}).status == 200
+        assert process.get("/metrics").status == 200
+        assert process.session.get(f"http://127.0.0.1:{other}/healthz", timeout=PATIENCE_SECONDS).status_code == 200
+        assert process.session.get(f"http://127.0.0.1:{other}/explain", timeout=PATIENCE_SECONDS).status_code == 404
+
+
+@pytest.mark.parametrize("query", ["since=now", "limit=many", "colour=red"])
+def test_filters_that_are_none(machine: Machine, kubelet: FakeKubelet, query: str):
+    with agent(machine, kubelet) as process:
+        answer = process.get(f"/audit?{query}")
+        assert answer.status == 400
+        assert answer.json()["error"]["code"] == "bad_request"
+
+
+def test_two_agents_do_not_undo_each_others_work(machine: Machine, kubelet: FakeKubelet):
+    with agent(machine, kubelet):
+        second = run(machine, *machine.settings(kubelet=kubelet.url, port=0))
+        assert second.returncode == 1
+        assert "agent.db" in second.stderr
