@@ -25,6 +25,7 @@ from agent.executor import Cluster, Executor, Groups, KubeletGroups, OnExit, Per
 from agent.loop import Agent, Clocks, Surroundings
 from agent.metrics import Metrics
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
+from agent.registry import MetricRefused, installed_metrics
 from agent.settings import AgentSettings
 from agent.state import Collector, NoPods, Places, PodFacts, PodSource
 from agent.state.informed import InformedPods
@@ -173,6 +174,14 @@ def pod_source(settings: AgentSettings, client: KubeClient | None) -> PodSource:
     return KubeletPods(access, interval=settings.interval)
 
 
+def metrics_of(settings: AgentSettings) -> Metrics:
+    """Ours, and those of other packages. Raises CannotRun."""
+    try:
+        return installed_metrics(settings.options().order)
+    except MetricRefused as error:
+        raise CannotRun(f"{error}\n  {error.hint}") from None
+
+
 def policy_source(settings: AgentSettings, client: KubeClient | None, metrics: Metrics) -> PolicySource:
     """Where policies come from. Raises CannotRun."""
     if settings.policies is not None:
@@ -196,7 +205,7 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
             stack.push_async_callback(client.close)
         own = None if client is None else OwnNode(client, settings.node_name())
         options, node = settings.options(), settings.node_name()
-        metrics = Metrics(options.order)
+        metrics = metrics_of(settings)
         policies = policy_source(settings, client, metrics)
         places = Places(proc=str(settings.proc), cgroup=str(settings.cgroup))
         collector = Collector(

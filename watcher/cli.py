@@ -530,8 +530,8 @@ _AGENT_NAMES = ("node", "policies", "state_file", "host", "port")
 @click.option(
     "--check",
     type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Say what is wrong with the policies in a directory, and end; exit code 2 if anything is.",
+    metavar="PATH",
+    help="Say what is wrong with the policies in a file or directory, and end; exit code 2 if anything is.",
 )
 @_with_options(*_AGENT_OPTIONS)
 @click.pass_context
@@ -595,12 +595,17 @@ def _agent_settings(given: Mapping[str, Any], *, mode: str | None) -> tuple[Agen
     return settings, everything
 
 
-def _check_policies(directory: Path) -> int:
+def _check_policies(path: Path) -> int:
     """Print what is wrong with policies, and what is odd; the exit code."""
-    from agent.metrics import Metrics
-    from agent.policy.source import check_directory
+    from agent.policy.source import check_policies
+    from agent.registry import MetricRefused, installed_metrics
 
-    reading = check_directory(directory, metrics=Metrics())
+    try:
+        metrics = installed_metrics()
+    except MetricRefused as error:
+        click.echo(f"load-watcher agent: {error}\n  {error.hint}", err=True)
+        return COULD_NOT
+    reading = check_policies(path, metrics=metrics)
     for notice in reading.notices:
         click.echo(str(notice))
     for problem in reading.problems:
