@@ -30,7 +30,6 @@ REQUIRED: dict[type[msgspec.Struct], tuple[str, ...]] = {
     schema.Rule: ("name", "metricRule", "actionName"),
     schema.MetricRule: ("name", "value"),
     schema.LabelRequirement: ("key", "operator"),
-    schema.PodQosSpec: ("allowedActions",),
     schema.ScopeRequirement: ("scopeName", "operator", "values"),
 }
 _SCALARS: dict[Any, Json] = {str: {"type": "string"}, bool: {"type": "boolean"}, int: {"type": "integer"}}

@@ -34,6 +34,8 @@ INERT_KINDS = {
 }
 
 _DNS_1123 = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_RULE_NAME = re.compile(r"[a-z0-9](?:[-_a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+"""Underscores too: Crane's own examples name rules by their metrics, although its webhook refuses that."""
 _DNS_1035 = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _PRIORITY = re.compile(r"\s*(-?\d{1,10})\s*(?:-\s*(-?\d{1,10})\s*)?", re.ASCII)
 _PERCENTAGE = re.compile(r"\d{1,10}(?:\.\d{1,10})?", re.ASCII)
@@ -254,12 +256,16 @@ def _rule(
     addition: schema.RuleAddition | None,
     complaints: Complaints,
 ) -> model.Rule:
-    for field, name in (("name", given.name), ("actionName", given.action_name)):
-        with complaints.at(field):
-            if not name:
-                complaints.problem("is missing")
-            else:
-                _check_label(name, complaints)
+    with complaints.at("name"):
+        if not given.name:
+            complaints.problem("is missing")
+        elif not _RULE_NAME.fullmatch(given.name):
+            complaints.problem(f"{shown(given.name)} is no name", "Small letters, digits, - and _, at most 63.")
+    with complaints.at("actionName"):
+        if not given.action_name:
+            complaints.problem("is missing")
+        else:
+            _check_label(given.action_name, complaints)
     rule, watermark, selector = given.metric_rule or schema.MetricRule(), 0.0, model.LabelSelector()
     with complaints.at("metricRule"):
         if given.metric_rule is None:

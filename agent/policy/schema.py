@@ -80,6 +80,8 @@ class NodeQualityProbe(_Fields, frozen=True):
     node_local_get: NodeLocalGet | None = None
     http_get: Annotated[Any, NoEffect("nothing ever called it; metrics are read on the node itself")] = None
     timeout_seconds: Declared = None
+    initial_delay_seconds: Declared = None
+    """Of the first version of the CRDs; Crane's examples still have it."""
 
 
 class MetricRule(_Fields, frozen=True):

@@ -165,6 +165,18 @@ def test_older_names_mean_the_same():
     assert "another spelling of labelSelector" in problems(both)["spec.labelselector"]
 
 
+def test_what_is_peculiar_to_crane_s_own_examples_is_taken():
+    """Rules named by their metrics, with underscores; fields of a probe that no CRD has any more; integers; resourceQOS
+    and nothing else."""
+    rule = a_rule("ext_cpu_total_distribute", metricRule={"name": "cpu_total_usage", "value": 110}, strategy="None")
+    probe = {"initialDelaySeconds": 10, "timeoutSeconds": 10, "nodeLocalGet": {"localCacheTTLSeconds": 60}}
+    burst = an_object(
+        "PodQOS", "burst", labelselector={"matchLabels": {"a": "b"}}, resourceQOS={"cpuQOS": {"cpuPriority": 7}}
+    )
+    older = an_object("NodeQOSEnsurancePolicy", "sched", objectiveEnsurances=[rule], nodeQualityProbe=probe)
+    assert not reading(older, throttling(), burst).problems
+
+
 def test_lists_json_and_several_files_are_read():
     listed = {"apiVersion": "v1", "kind": "List", "items": [node_qos(), throttling()]}
     whole = reading(node_qos(), throttling()).policies.for_node({})
@@ -240,7 +252,8 @@ def test_the_policies_that_we_ship_are_right():
         (a_rule(actionName="throtle"), "actionName", "Did you mean throttle?"),
         (a_rule(actionName=None), "actionName", "is missing"),
         (a_rule(name=None), "name", "is missing"),
-        (a_rule(name="cpu.high"), "name", "DNS-1123"),
+        (a_rule(name="cpu.high"), "name", "is no name"),
+        (a_rule(actionName="a_b"), "actionName", "DNS-1123"),
         (a_rule(name=7), "name", "put it in quotes"),
     ],
 )
