@@ -36,6 +36,7 @@ class InFlight:
     container_id: str = ""
     target: float | None = None
     released: Released = field(default_factory=dict)
+    shows: float = 0.0
 
 
 Ledger = tuple[InFlight, ...]
@@ -51,9 +52,10 @@ def booked(ledger: Ledger, steps: Iterable[Step], now: float, options: Options) 
             entries[step.uid, ""] = InFlight("evict", step.pod, step.uid, now, deadline, released=step.released)
         elif isinstance(step, QuotaStep):
             target = None if step.after is None else step.after / step.period
-            deadline = now + options.effect_seconds
+            shows = now + step.lag_seconds
+            deadline = max(now + options.effect_seconds, shows)
             entries[step.uid, step.container_id] = InFlight(
-                step.kind, step.pod, step.uid, now, deadline, step.container_id, target, step.released
+                step.kind, step.pod, step.uid, now, deadline, step.container_id, target, step.released, shows
             )
     return tuple(entries[key] for key in sorted(entries))
 
@@ -139,7 +141,9 @@ def _running(ledger: Ledger, now: float) -> Iterable[InFlight]:
 def _in_time(entry: InFlight, now: float) -> InFlight:
     """With its time running from now, where it would begin in the future."""
     ahead = entry.since - now
-    return replace(entry, since=now, deadline=entry.deadline - ahead) if ahead > 0.0 else entry
+    if ahead <= 0.0:
+        return entry
+    return replace(entry, since=now, deadline=entry.deadline - ahead, shows=entry.shows - ahead)
 
 
 def _awaited(entry: InFlight, pod: PodState, now: float) -> bool:
@@ -147,6 +151,8 @@ def _awaited(entry: InFlight, pod: PodState, now: float) -> bool:
         return now <= entry.deadline or pod.terminating
     if now > entry.deadline or _container(entry, pod) is None:
         return False
+    if now < entry.shows:
+        return True
     return (_still_above(entry, pod) if entry.kind == "throttle" else _still_below(entry, pod)) > 0.0
 
 

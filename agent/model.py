@@ -239,7 +239,8 @@ class Original:
 
 @dataclass(frozen=True, slots=True)
 class QuotaStep:
-    """Set the CPU quota of one container, from `before` to `after` microseconds a period; None is unlimited."""
+    """Set the CPU quota of one container, from `before` to `after` microseconds a period; None is unlimited. Its metric
+    may show it only so many seconds later, `lag_seconds`."""
 
     pod: str
     uid: str
@@ -251,6 +252,7 @@ class QuotaStep:
     metric: str
     released: Released = field(default_factory=dict)
     reason: str = ""
+    lag_seconds: float = 0.0
     kind: Literal["throttle", "restore"] = "throttle"
 
 

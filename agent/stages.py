@@ -138,8 +138,9 @@ class Stages:
             text = f"{reason}, and none of {', '.join(task.marks)} knows how to {task.kind}: nothing is done"
             return (self._told(task.kind, name, task.marks[name][0], Mode.NOTHING, text),)
         metric = self._given.metrics[urgent]
+        lag = max(self._given.metrics[name].lag_seconds for name in task.marks if name in self._given.metrics)
         for pod in self._ordered(task.kind, metric, task.wanted):
-            planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room=None)
+            planned = _lagging(self._planned(task.kind, metric, pod, task.wanted[pod.key], room=None), lag)
             why = _refusal(task.kind, planned) or self._recent(task.kind, pod) or self._used_up(task)
             task.look(_Looked(pod, metric, planned, why))
         self._take(task, reason)
@@ -367,6 +368,12 @@ def _refusal(kind: StageKind, planned: Planned) -> str:
     if planned.problem:
         return planned.problem
     return "" if planned.steps else f"there is nothing to {kind}"
+
+
+def _lagging(planned: Planned, seconds: float) -> Planned:
+    """With the time until the metrics show what was done."""
+    steps = (replace(step, lag_seconds=seconds) if isinstance(step, QuotaStep) else step for step in planned.steps)
+    return replace(planned, steps=tuple(steps))
 
 
 def _worth_it(planned: Planned) -> Planned:

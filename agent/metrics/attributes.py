@@ -56,8 +56,9 @@ def one(_: State) -> float | None:
 class Metric:
     """`name` is that of the collected value; `action_priority` 0 (lowest) to 10. `resource` is what acting on it
     releases, and `scale` how many units of that there are in one of the metric (a percent of memory is so many bytes);
-    None where the state does not tell. `throttle` and `restore` get percent to take or give, `evict` seconds of grace
-    (None for the pod's own). Raises ValueError for attributes that contradict each other."""
+    None where the state does not tell. `lag_seconds` is how long the metric takes to show what was done; where no gap
+    says when to stop, a pod gets its next step only then. `throttle` and `restore` get percent to take or give, `evict`
+    seconds of grace (None for the pod's own). Raises ValueError for attributes that contradict each other."""
 
     name: str
     action_priority: int = LEAST_PRIORITY
@@ -72,6 +73,7 @@ class Metric:
     evict: EvictFunction | None = None
     resource: str = ""
     scale: Callable[[State], float | None] = one
+    lag_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         problems = [

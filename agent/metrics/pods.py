@@ -55,6 +55,8 @@ def throttling(metric: str) -> ThrottleFunction:
 
     def throttle(pod: PodState, ratio: CpuThrottle, circumstances: Circumstances) -> Planned:
         quirks = Quirk.QUOTAS in circumstances.options.quirks
+        if ratio.step_ratio <= 0 and not quirks:
+            return Planned(problem="its action takes nothing: stepCPURatio is 0")
         lower = upstream_quota.lowered if quirks else cpu_quota.lowered
         planned = _steps(pod, metric, ratio, circumstances, lambda c, usage, step, _: lower(c, usage, step))
         if planned.steps or planned.problem:

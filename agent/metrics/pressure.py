@@ -10,42 +10,54 @@ from agent.metrics.pods import evicting, restoring, throttling
 from agent.sorters import Chains
 
 SHARES = ("some", "full")
-SPANS = ("avg10", "avg60", "avg300")
-
-CPU_NAMES = tuple(f"psi_cpu_{share}_{span}" for share in SHARES for span in SPANS)
-MEMORY_NAMES = tuple(f"psi_memory_{share}_{span}" for share in SHARES for span in SPANS)
-IO_NAMES = tuple(f"psi_io_{share}_{span}" for share in SHARES for span in SPANS)
+SPANS = {"avg10": 10.0, "avg60": 60.0, "avg300": 300.0}
+"""The seconds over which each is an average."""
 
 
 def metrics(chains: Chains) -> tuple[Metric, ...]:
     """Memory's is more urgent than that of CPU: what waits for memory is about to be killed."""
-    cpu = (
-        Metric(
-            name=name,
-            action_priority=3,
-            sortable=True,
-            sort=chains.cpu,
-            throttleable=True,
-            throttle=throttling(name),
-            restore=restoring(name),
-            evictable=True,
-            evict=evicting(name),
-        )
-        for name in CPU_NAMES
+    return tuple(
+        make(f"psi_{resource}_{share}_{span}", chains, seconds)
+        for resource, make in (("cpu", _cpu), ("memory", _memory), ("io", _io))
+        for share in SHARES
+        for span, seconds in SPANS.items()
     )
-    memory = (
-        Metric(
-            name=name,
-            action_priority=6,
-            sortable=True,
-            sort=chains.memory,
-            evictable=True,
-            evict=evicting(name),
-        )
-        for name in MEMORY_NAMES
+
+
+def _cpu(name: str, chains: Chains, seconds: float) -> Metric:
+    return Metric(
+        name=name,
+        action_priority=3,
+        sortable=True,
+        sort=chains.cpu,
+        throttleable=True,
+        throttle=throttling(name),
+        restore=restoring(name),
+        evictable=True,
+        evict=evicting(name),
+        lag_seconds=seconds,
     )
-    io = (
-        Metric(name=name, action_priority=3, sortable=True, sort=chains.general, evictable=True, evict=evicting(name))
-        for name in IO_NAMES
+
+
+def _memory(name: str, chains: Chains, seconds: float) -> Metric:
+    return Metric(
+        name=name,
+        action_priority=6,
+        sortable=True,
+        sort=chains.memory,
+        evictable=True,
+        evict=evicting(name),
+        lag_seconds=seconds,
     )
-    return (*cpu, *memory, *io)
+
+
+def _io(name: str, chains: Chains, seconds: float) -> Metric:
+    return Metric(
+        name=name,
+        action_priority=3,
+        sortable=True,
+        sort=chains.general,
+        evictable=True,
+        evict=evicting(name),
+        lag_seconds=seconds,
+    )

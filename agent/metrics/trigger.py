@@ -20,12 +20,13 @@ ActsOn = Literal["cpu", "memory", "anything"]
 
 def window(name: str, chains: Chains) -> Metric:
     """A window of the watcher's; those of CPU can be throttled."""
-    kind = name.removeprefix(WINDOW_PREFIX).partition("_")[0]
+    kind, _, minutes = name.removeprefix(WINDOW_PREFIX).partition("_")
     return triggering(
         name,
         chains,
         acts_on="cpu" if kind == "cpu" else "memory" if kind == "memory" else "anything",
         throttleable=kind == "cpu",
+        lag_seconds=_seconds(minutes.rpartition("_")[2]),
     )
 
 
@@ -37,9 +38,10 @@ def triggering(
     action_priority: int = LEAST_PRIORITY,
     throttleable: bool = False,
     evictable: bool = True,
+    lag_seconds: float = 60.0,
 ) -> Metric:
     """The attributes of such a metric: `acts_on` says in whose order its pods are hit, `throttleable` that lowering
-    their CPU quota helps. Raises ValueError for a priority that is none."""
+    their CPU quota helps, `lag_seconds` when that shows. Raises ValueError for a priority that is none."""
     return Metric(
         name=name,
         action_priority=action_priority,
@@ -50,4 +52,10 @@ def triggering(
         restore=restoring(name) if throttleable else None,
         evictable=evictable,
         evict=evicting(name) if evictable else None,
+        lag_seconds=lag_seconds,
     )
+
+
+def _seconds(span: str) -> float:
+    """Of "5m"; of what is no span, the longest that the watcher has."""
+    return float(span[:-1]) * 60.0 if span.endswith("m") and span[:-1].isdecimal() else 900.0

@@ -189,6 +189,8 @@ def test_windows_of_the_watcher_trigger_and_are_never_quantified():
         cpu.evict_quantified,
     )
     assert (False, True, False) == (memory.throttleable, memory.evictable, memory.evict_quantified)
+    assert (300.0, 900.0, 900.0) == (cpu.lag_seconds, memory.lag_seconds, metrics["window_cpu"].lag_seconds)
+    assert 60.0 == metrics["psi_io_full_avg60"].lag_seconds
     assert "window_cpu_avg_5m" in metrics
     assert metrics.get("anything_else") is None
 

@@ -11,7 +11,7 @@ import pytest
 
 from agent.analyzer import Demand, Memory, analyze
 from agent.gaps import Given
-from agent.ledger import booked
+from agent.ledger import booked, settled
 from agent.metrics import Metrics
 from agent.metrics.attributes import Metric, Planned, eviction
 from agent.model import (
@@ -251,6 +251,24 @@ def test_without_a_gap_a_pod_gets_its_next_step_when_the_last_one_shows():
     made = plan(analysis(demand), lagging)
     assert {} == quotas(made)
     assert "its last step is still taking effect" == why(made)["p"]
+
+
+def test_a_metric_that_lags_is_waited_for():
+    """A window of five minutes is above for minutes after the load is gone: one step in that time is enough."""
+    name, unlimited, slowed = "window_cpu_avg_5m", running("p", 1.0), running("p", 0.9, quota=90_000)
+    demand = Demand(down={name: (50.0,), CPU: (1.0,)}, throttled=wanted([unlimited], name, CPU))
+    first = plan(analysis(demand), Given(state([unlimited], NOW), Metrics(), EXACT))
+    ledger = booked((), first.steps, NOW, EXACT)
+    for seconds, expected in ((10.0, {}), (290.0, {}), (310.0, {"p": 81_000})):
+        seen = state([slowed], NOW + seconds)
+        given = Given(seen, Metrics(), EXACT, ledger=settled(ledger, seen, EXACT))
+        assert expected == quotas(plan(analysis(demand), given))
+
+
+def test_an_action_that_takes_nothing_is_named():
+    made = throttles([running("p", 2.0)], 1000.0, 9000.0, step=0)
+    assert {} == quotas(made)
+    assert "its action takes nothing: stepCPURatio is 0" == why(made)["p"]
 
 
 def test_who_matters_most_is_restored_first():
