@@ -269,12 +269,14 @@ def _samples(snapshot: Snapshot, key: str) -> tuple[F64, F64]:
 @dataclass(frozen=True, slots=True)
 class NodeMetricReport:
     """What is reported of all nodes: the JSON of each NodeMetric by the node's name, in the order of names, and why the
-    others have none. `periods` says in which interval of its policy each was made, `made` when (unix seconds)."""
+    others have none. `periods` says in which interval of its policy each was made, `made` when (unix seconds);
+    `policies` are all that were followed."""
 
     objects: Mapping[str, bytes]
     missing: Mapping[str, str]
     periods: Mapping[str, tuple[CollectPolicy, int]] = field(default_factory=dict)
     made: Mapping[str, float] = field(default_factory=dict)
+    policies: frozenset[CollectPolicy] = frozenset()
 
     def body(self) -> bytes:
         """The NodeMetricList."""
@@ -373,7 +375,7 @@ def make_report(
             objects[node], made[node] = before.objects[node], before.made[node]
         else:
             objects[node], made[node] = msgspec.json.encode(statuses.object(row)), snapshot.timestamp
-    return NodeMetricReport(objects, statuses.missing, periods, made)
+    return NodeMetricReport(objects, statuses.missing, periods, made, frozenset(each for each, _ in periods.values()))
 
 
 def period_of(policy: CollectPolicy, timestamp: float) -> tuple[CollectPolicy, int]:

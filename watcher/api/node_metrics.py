@@ -45,7 +45,7 @@ class Reported:
 
     @property
     def _used(self) -> set[CollectPolicy]:
-        return {self.policies.for_others, *(policy for policy, _ in set(self.report.periods.values()))}
+        return {self.policies.for_others, *self.report.policies}
 
     def etag(self, host: str | None, encoding: Encoding) -> str:
         """Unlike for whatever differs in a single byte, and the same again while this report stands."""
