@@ -1,7 +1,7 @@
 """The metrics of this installation: ours, the user's, and those of other packages.
 
 A package adds metrics through the entry-point group `load_watcher.agent_metrics`: a function from the sorters
-(`Chains`) to a tuple of metrics, as those in agent/metrics have it (docs/own-metric.md). """
+(`Chains`) to a tuple of metrics, as those in agent/metrics have it (docs/own-metric.md)."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from benchmarks.report import machine
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parent / "docs" / "performance.md"
 QUICK = {
+    "agent": "--pods 5 10",
     "kube": "--pods 100",
     "engines": "--nodes 20",
     "pods": "--pods 50 100 --rounds 1",

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 Resource = Literal["cpu", "memory", "io"]
 
-_READ_BYTES = 1 << 14
+_READ_BYTES = 1 << 13
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -143,20 +143,18 @@ class Directory:
         except OSError as error:
             raise errors.of_read(error, path=self.path) from error
 
-    def read(self, name: str) -> bytes:
-        """What a file holds."""
+    def parse(self, name: str, parser: Callable[[bytes], T], *, expected: str, whole: bool = False) -> T:
+        """What a file says. One read brings all of it, but for lists of processes: those want `whole`."""
         try:
             fd = os.open(name, _READ, dir_fd=self._fd)
             try:
-                return os.read(fd, _READ_BYTES)
+                content = os.read(fd, _READ_BYTES)
+                while whole and (more := os.read(fd, _READ_BYTES)):
+                    content += more
             finally:
                 os.close(fd)
         except OSError as error:
             raise self._told(error, name) from error
-
-    def parse(self, name: str, parser: Callable[[bytes], T], *, expected: str) -> T:
-        """What a file says."""
-        content = self.read(name)
         try:
             return parser(content)
         except (ValueError, KeyError) as error:

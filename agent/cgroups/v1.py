@@ -113,7 +113,7 @@ class GroupV1(Group):
         return self._in(UNIFIED).parse(f"{resource}.pressure", content.pressure, expected="pressure")
 
     def processes(self) -> tuple[int, ...]:
-        return self._in("cpu").parse("cgroup.procs", content.naturals, expected="process ids")
+        return self._in("cpu").parse("cgroup.procs", content.naturals, expected="process ids", whole=True)
 
     # --- writings ----------------------------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ class GroupV2(Group):
         return self._here.parse(f"{resource}.pressure", content.pressure, expected="pressure")
 
     def processes(self) -> tuple[int, ...]:
-        return self._here.parse("cgroup.procs", content.naturals, expected="process ids")
+        return self._here.parse("cgroup.procs", content.naturals, expected="process ids", whole=True)
 
     # --- writings ----------------------------------------------------------------------------------------------------
 

@@ -22,11 +22,7 @@ class Readings:
 
     def add(self, metric: str, value: float, time: float, labels: Mapping[str, str] | None = None) -> None:
         """One series of a metric."""
-        self.of(metric).append(Series(value, time, labels or {}))
-
-    def of(self, metric: str) -> list[Series]:
-        """The series of a metric, to be added to."""
-        return self.series.setdefault(metric, [])
+        self.series.setdefault(metric, []).append(Series(value, time, labels or {}))
 
     def take(self, others: Readings) -> None:
         """What others have, but for metrics that are told of here already: a name means one thing."""

@@ -14,12 +14,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
-from agent.cgroups import CgroupError, CgroupGone, Group, Layout, Tree, paths
+from agent.cgroups import CgroupError, CgroupGone, Cpu, Group, Layout, Tree, paths
 from agent.model import ContainerState, PodState, QosClass, Series
 from agent.state import proc
-from agent.state.rates import FIRST, NoRate, growth, run_queue_time, seconds_between, usage_cores
+from agent.state.rates import FIRST, run_queue_time, usage_cores
 from agent.state.readings import PodFacts, Readings
 
 log = logging.getLogger(__name__)
@@ -66,12 +67,14 @@ class _Look:
     extended_cpu: list[float | None]
     extended_memory: list[int | None]
 
-    def add(self, labels: Mapping[str, str], values: Mapping[str, float | None]) -> None:
+    def add(self, labels: Mapping[str, str], *values: tuple[str, float | None]) -> None:
         """The series of one group, of those metrics that are known."""
-        of, now = self.readings.of, self.now
-        for metric, value in values.items():
+        series, now = self.readings.series, self.now
+        for metric, value in values:
             if value is not None:
-                of(metric).append(Series(value, now, labels))
+                if metric not in series:
+                    series[metric] = []
+                series[metric].append(Series(float(value), now, labels))
 
 
 class Usage:
@@ -85,6 +88,7 @@ class Usage:
         self._run_queues = run_queues
         self._before: dict[str, _Counters] = {}
         self._names: dict[str, dict[str, str]] = {}
+        self._places: dict[tuple[str, QosClass], tuple[str, str]] = {}
         self._faulty = False
 
     def discover(self) -> tuple[paths.PodGroup, ...]:
@@ -120,6 +124,8 @@ class Usage:
         self._before = look.counters
         there = {pod.uid for pod in measured}
         self._names = {uid: names for uid, names in self._names.items() if uid in there}
+        if len(self._places) > 2 * len(measured) + len(KNOWN):
+            self._places.clear()  # most are of pods that have ended
         self._conclude(look)
         return measured
 
@@ -161,13 +167,16 @@ class Usage:
             cpu = _sum(container.cpu for container in containers)
         if working_set is None and whole:
             working_set = _sum(container.memory for container in containers)
-        look.add(_labels(pod, "", "", bool(facts.extended)), {CPU: cpu, MEMORY: _float(working_set)})
+        look.add(_labels(pod, "", "", bool(facts.extended)), (CPU, cpu), (MEMORY, working_set))
         return replace(pod, cpu=cpu, memory=working_set, containers=tuple(containers))
 
     def _place(self, uid: str, qos: QosClass) -> tuple[str, str]:
         """The group above that of a pod, and the name of its own."""
-        above, _, name = self._layout.path_of(paths.pod_segments(qos, uid)).rpartition("/")
-        return above, name
+        place = self._places.get((uid, qos))
+        if place is None:
+            above, _, name = self._layout.path_of(paths.pod_segments(qos, uid)).rpartition("/")
+            place = self._places[uid, qos] = (above, name)
+        return place
 
     def _container_names(self, facts: PodFacts, group: Group) -> Mapping[str, str]:
         """The names of the groups of a pod's containers, by their ids. Raises CgroupGone."""
@@ -186,10 +195,12 @@ class Usage:
         """The container with its usage, None if it has ended, or what holds it back cannot be read."""
         with group:
             try:
-                at = look.monotonic()
-                used = _unless_faulty(group.cpu, look)
-                memory = _unless_faulty(group.memory, look)
                 quota = _unless_faulty(group.quota, look)
+                memory = _unless_faulty(group.memory, look)
+                # Who has no quota is not held back by it: version 1 has that in a file of its own.
+                unlimited = quota is not None and quota.quota is None
+                at = look.monotonic()
+                used = _unless_faulty(partial(_without_throttling, group) if unlimited else group.cpu, look)
                 shares = _unless_faulty(group.shares, look)
                 waits = self._waits(group) if self._run_queues else None
             except CgroupGone:
@@ -198,18 +209,18 @@ class Usage:
         if used is not None:
             counters = _Counters(at, used.usage_ns, used.throttled_periods, waits)
             cpu = self._cores(group.path, counters, look)
-            waited, throttled = _waited(before, counters), _was_throttled(before, counters)
+            waited = _waited(before, counters)
+            throttled = False if unlimited else _was_throttled(before, counters)
         working_set = None if memory is None else memory.working_set
         extended = container.name in facts.extended
         if extended:
             look.extended_cpu.append(cpu)
             look.extended_memory.append(working_set)
-        values = {CPU: cpu, MEMORY: _float(working_set), SHARES: _float(shares), RUN_QUEUE: waited}
         labels = _labels(facts.pod, container.name, container.id, extended)
+        look.add(labels, (CPU, cpu), (MEMORY, working_set), (SHARES, shares), (RUN_QUEUE, waited))
         if quota is None:
-            look.add(labels, values)
             return None
-        look.add(labels, values | {QUOTA: float(quota.quota or 0), PERIOD: float(quota.period)})
+        look.add(labels, (QUOTA, quota.quota or 0), (PERIOD, quota.period))
         return ContainerState(
             name=container.name,
             id=container.id,
@@ -227,13 +238,12 @@ class Usage:
         """Cores in use since the reading before; the counters are kept for the next."""
         before = self._before.get(path)
         look.counters[path] = counters
-        if before is None:
+        if before is None or counters.cpu_ns < before.cpu_ns:  # the first one, or it began anew
             return None
-        try:
-            elapsed = seconds_between(before.at, counters.at, longest=look.longest)
-            return usage_cores(growth(before.cpu_ns, counters.cpu_ns), round(elapsed * 1e9))
-        except NoRate:
+        elapsed = counters.at - before.at
+        if not 0.0 < elapsed <= look.longest:
             return None
+        return usage_cores(counters.cpu_ns - before.cpu_ns, round(elapsed * 1e9))
 
     def _waits(self, group: Group) -> Mapping[int, int]:
         """Nanoseconds that each process of a group has waited for a CPU. Raises CgroupError."""
@@ -283,6 +293,10 @@ def _unless_faulty(reading: Callable[[], T], look: _Look) -> T | None:
         return None
 
 
+def _without_throttling(group: Group) -> Cpu:
+    return Cpu(group.cpu_usage_ns())
+
+
 def _was_throttled(before: _Counters | None, now: _Counters) -> bool | None:
     if before is None or before.throttled is None or now.throttled is None:
         return None
@@ -298,10 +312,6 @@ def _waited(before: _Counters | None, now: _Counters) -> float | None:
         earlier = before.waits.get(process, 0)
         grown += wait - earlier if wait >= earlier else wait
     return run_queue_time(grown, round((now.at - before.at) * 1e9))
-
-
-def _float(number: int | None) -> float | None:
-    return None if number is None else float(number)
 
 
 def _labels(pod: PodState, container: str, identity: str, extended: bool) -> Mapping[str, str]:
