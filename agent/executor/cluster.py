@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from agent.audit import Eviction as PastEviction
 from agent.executor.control import Controls
@@ -34,9 +33,8 @@ log = logging.getLogger(__name__)
 COMPONENT = "load-watcher-agent"
 TAINT_EFFECT = "PreferNoSchedule"
 MIRROR = "kubernetes.io/config.mirror"
-CHANGE_WITHIN_S = 5.0
-"""For taint and condition, with the tries that conflicts take."""
-TELL_WITHIN_S = 2.0
+PATIENCE_S = 3.0
+"""For whatever quotas have to wait for."""
 SILENT_FOR_S = 60.0
 """After an Event that could not be written: a plan has many, and none of them is worth waiting for a dead server."""
 AGAIN_AFTER_S = 30.0
@@ -92,16 +90,17 @@ class Cluster:
         node: str,
         control: str,
         within: float = 5.0,
-        evictor: Evictor | None = None,
+        patience: float = PATIENCE_S,
         clock: Callable[[], float],
     ) -> None:
         """`control` is the NAMESPACE/NAME of the ConfigMap (see `control`), `within` the seconds that one eviction may
-        be tried for."""
+        be tried for, `patience` those that anything else may take: a server that hangs must not hold quotas up."""
         self.node = node
-        self.controls = Controls(client, control, node=node)
+        self.controls = Controls(client, control, node=node, patience=patience)
         self._client = client
-        self._evictor = evictor or Evictor(client)
+        self._evictor = Evictor(client)
         self._within = within
+        self._patience = patience
         self._clock = clock
         self._not_before: dict[str, float] = {}
         self._reporter = Reporter(component=COMPONENT, host=node)
@@ -141,7 +140,7 @@ class Cluster:
         nothing. Raises nothing."""
         changed = False
         try:
-            async with asyncio.timeout(CHANGE_WITHIN_S):
+            async with asyncio.timeout(self._patience):
                 if step.disable:
                     changed = await add_taint(self._client, self.node, Taint(SCHEDULING_TAINT, TAINT_EFFECT))
                 else:
@@ -156,7 +155,7 @@ class Cluster:
                     message=step.reason,
                 )
         except TimeoutError:
-            return changed, f"the API did not do it within {CHANGE_WITHIN_S:.0f} s"
+            return changed, f"the API did not do it within {self._patience:.0f} s"
         except KubeError as error:
             return changed, f"{error}. {error.hint}" if error.hint else str(error)
         return changed, ""
@@ -170,7 +169,7 @@ class Cluster:
         if self._silent_since is not None and 0.0 <= now - self._silent_since < SILENT_FOR_S:
             return
         try:
-            async with asyncio.timeout(TELL_WITHIN_S):
+            async with asyncio.timeout(self._patience):
                 subject = about or About("Node", self.node)
                 await report(
                     self._client, subject, reason=reason, message=message, warning=warning, by=self._reporter, now=now
@@ -184,7 +183,7 @@ class Cluster:
 
 
 def _objection(pod: Pod, step: EvictStep) -> tuple[Fate, str] | None:
-    metadata: Any = pod.metadata
+    metadata = pod.metadata
     if metadata.uid != step.uid:
         return Fate.GONE, "there is another pod of that name now"
     if metadata.deletion_timestamp is not None:

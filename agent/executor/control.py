@@ -36,8 +36,6 @@ from watcher.kube import (
 
 WINDOW_S = 60.0
 NODES_COUNTED_FOR_S = 600.0
-LOOK_WITHIN_S = 3.0
-"""Quotas wait for this answer: a server that hangs must not keep them waiting for long."""
 RETRY_AFTER_S = (0.05, 0.1, 0.2, 0.4)
 AHEAD_S = 60.0
 """A line that is further in the future was written by a clock that is wrong."""
@@ -146,12 +144,13 @@ def _written(recent: tuple[tuple[float, str], ...]) -> str:
 
 
 class Controls:
-    """The map of this cluster, NAMESPACE/NAME."""
+    """The map of this cluster, NAMESPACE/NAME. `patience` is how many seconds a look at it may take."""
 
-    def __init__(self, client: KubeClient, key: str, *, node: str) -> None:
+    def __init__(self, client: KubeClient, key: str, *, node: str, patience: float) -> None:
         self._client = client
         self._key = key
         self._node = node
+        self._patience = patience
         self.last: Enforcement | None = None
         """What was last read; None if there was no map. Whoever starts with what the process before it knew sets it."""
         self._nodes: tuple[float, int] | None = None
@@ -160,7 +159,7 @@ class Controls:
         """What the map says now. Raises nothing: where it cannot be read, evictions are not allowed, and a brake that
         was pulled when it last could be stays so."""
         try:
-            async with asyncio.timeout(LOOK_WITHIN_S):
+            async with asyncio.timeout(self._patience):
                 control = read_control((await self._client.get(CONFIG_MAPS, self._key)).data)
         except KubeNotFound:
             self.last = None

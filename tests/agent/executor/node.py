@@ -62,6 +62,8 @@ class FakeNode:
     driver: Driver = Driver.SYSTEMD
     server: FakeKube | None = None
     now: float = NOW
+    patience: float = 60.0
+    """For an answer of the server: long, for this machine may be busy."""
     listen: Callable[[Deed], None] = lambda _: None
     """Gets what the audit tells, at the moment when it does."""
 
@@ -135,8 +137,15 @@ class FakeNode:
             client = cluster = None
             if self.server is not None:
                 url, token = self.server.url, self.server.token
-                client = KubeClient(lambda: Access(url, "a test", token=token))
-                cluster = Cluster(client, node="node-1", control=CONTROL, within=0.0, clock=lambda: self.now)
+                client = KubeClient(lambda: Access(url, "a test", token=token), timeout=self.patience)
+                cluster = Cluster(
+                    client,
+                    node="node-1",
+                    control=CONTROL,
+                    within=0.0,
+                    patience=self.patience,
+                    clock=lambda: self.now,
+                )
             given = {"enforce": True, "proc": self.directory / "proc", **permissions}
             executor = Executor(
                 self.audit,

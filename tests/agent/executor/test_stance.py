@@ -294,6 +294,16 @@ def test_while_the_api_is_away_nothing_is_asked_of_it_but_once(node: FakeNode, s
     assert tainted(server)
 
 
+def test_a_server_that_hangs_holds_quotas_up_for_as_long_as_our_patience_lasts(node: FakeNode, server: FakeKube):
+    node.add(0)
+    node.patience = 0.2
+    server.delay = 3600.0
+    report = node.run(throttle(0), AWAY)
+    server.delay = 0.0
+    assert "cannot be read: " in report.why
+    assert [Fate.DONE, Fate.FAILED] == fates(report)
+
+
 def test_events_that_cannot_be_written_are_given_up_for_a_while(node: FakeNode, server: FakeKube):
     node.add(0, 1, 2)
     server.forbidden = {("create", "v1/events")}
