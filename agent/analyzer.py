@@ -6,7 +6,8 @@ trigger it, and `restoreThreshold` samples below restore what it did; between th
 metric that is missing leaves the counts alone.
 
 Any triggered rule keeps new pods away. Once none is triggered, some rule is restored, and its action's cool-down since
-the last trigger is over, pods may come again and what was throttled is given back, step by step, until nothing is owed.
+the last trigger is over, what was throttled is given back, step by step, until nothing is owed, and pods may come again
+unless another rule is still holding.
 
 The counts are a value, handed in and returned: preview, replay and a restart work on the same function.
 
@@ -312,7 +313,9 @@ def _scheduling(enforced: Sequence[_Judged], memory: Memory, now: float, options
         return _Scheduling(True, f"triggered: {names}", False, now)
     for each in enforced:
         if each.restored and each.action is not None and (last is None or now > last + each.action.cool_down_seconds):
-            return _Scheduling(False, f"{each.rule.key} is restored, and its cool-down is over", True, last)
+            because = f"{each.rule.key} is restored, and its cool-down is over"
+            # What one rule gives back of what it took is its own; new pods concern them all.
+            return _Scheduling(None if _holding(enforced, options) else False, because, True, last)
     asks = any(each.after.triggered and each.action is not None for each in enforced)
     nobody_asks = not asks and options.counting is Counting.LATCHED
     unsure = memory.keeps_away is None and any(
@@ -321,6 +324,12 @@ def _scheduling(enforced: Sequence[_Judged], memory: Memory, now: float, options
     if not enforced or (nobody_asks and memory.keeps_away is not False and not unsure):
         return _Scheduling(False, "no rule asks for it", False, last)
     return _Scheduling(None, "", False, last)
+
+
+def _holding(enforced: Sequence[_Judged], options: Options) -> bool:
+    """Whether a rule that was triggered is not far enough below yet."""
+    held = any(each.after.triggered and each.finding.verdict is Verdict.HOLDING for each in enforced)
+    return held and options.counting is Counting.LATCHED
 
 
 def _upstream_scheduling(enforced: Sequence[_Judged], last: float | None, now: float) -> _Scheduling:

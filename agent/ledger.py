@@ -41,6 +41,9 @@ class InFlight:
 
 Ledger = tuple[InFlight, ...]
 
+MOMENT = 1.0
+"""Seconds within which two times are those of one cycle."""
+
 
 def booked(ledger: Ledger, steps: Iterable[Step], now: float, options: Options) -> Ledger:
     """With the steps that were carried out now. A later one takes the place of an earlier one on the same container or
@@ -127,6 +130,12 @@ def lowered(ledger: Ledger, now: float) -> Mapping[str, float]:
         for entry in _running(ledger, now)
         if entry.kind == "throttle" and entry.target is not None
     }
+
+
+def set_since(ledger: Ledger, read: float) -> frozenset[str]:
+    """Container ids whose quota was set after, or in the moment in which, a state was read: what that says of it is
+    past already (a second plan of the same cycle)."""
+    return frozenset(entry.container_id for entry in ledger if entry.container_id and entry.since >= read - MOMENT)
 
 
 def raised(ledger: Ledger, now: float) -> frozenset[str]:

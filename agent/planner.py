@@ -22,6 +22,7 @@ from dataclasses import replace
 from agent import explanation
 from agent.analyzer import Analysis
 from agent.gaps import Given, gaps
+from agent.ledger import set_since
 from agent.model import QuotaStep, SchedulingStep, Step
 from agent.originals import is_original
 from agent.plan import Mode, Plan
@@ -82,6 +83,7 @@ def _scheduling(analysis: Analysis) -> tuple[SchedulingStep, ...]:
 def _released(keys: Iterable[str], given: Given) -> tuple[QuotaStep, ...]:
     """Original quotas for pods that no rule throttles any more."""
     pods = {pod.key: pod for pod in given.state.pods}
+    done = set_since(given.ledger, given.state.time)
     return tuple(
         QuotaStep(
             pod=key,
@@ -98,5 +100,7 @@ def _released(keys: Iterable[str], given: Given) -> tuple[QuotaStep, ...]:
         for key in keys
         if key not in given.unavailable and not pods[key].terminating
         for container in pods[key].containers
-        if (original := given.originals.get(container.id)) is not None and not is_original(container, original)
+        if container.id not in done
+        and (original := given.originals.get(container.id)) is not None
+        and not is_original(container, original)
     )

@@ -12,7 +12,7 @@ from math import ceil
 from agent import explanation
 from agent.analyzer import Demand, Wanted
 from agent.gaps import Given, divided, gaps, in_flight, most_urgent
-from agent.ledger import going, lowered, raised
+from agent.ledger import going, lowered, raised, set_since
 from agent.metrics.attributes import Circumstances, Metric, Planned
 from agent.metrics.pods import UNKNOWN_MEMORY
 from agent.model import MEMORY, EvictStep, PodState, PodStep, QuotaStep, ReclaimStep
@@ -70,6 +70,7 @@ class Stages:
     def __init__(self, given: Given) -> None:
         self._given = given
         self._pods = {pod.key: _as_throttled(pod, given) for pod in given.state.pods}
+        self._set = set_since(given.ledger, given.state.time)
         self._freed: dict[str, float] = {}
         self.steps: list[PodStep] = []
         self.left_alone = _left_alone(given)
@@ -295,6 +296,8 @@ class Stages:
             return metric.evict(pod, wanted.grace_seconds, circumstances) if metric.evict else Planned()
         if kind == "reclaim":
             return _reclaiming(pod, metric, room or 0.0)
+        if any(container.id in self._set for container in pod.containers):
+            return Planned(problem="its quota was set in this very cycle")
         function = metric.throttle if kind == "throttle" else metric.restore
         return function(pod, wanted.throttle, circumstances) if function else Planned()
 

@@ -85,5 +85,5 @@ class Metrics(Mapping[str, Metric]):
 
 
 def upstream_metrics(extra: Iterable[Metric] = ()) -> Metrics:
-    """Those of upstream alone, in its order; all are equally urgent."""
+    """Those of upstream alone, hit in its order."""
     return Metrics(Order.UPSTREAM, extra, UPSTREAM)

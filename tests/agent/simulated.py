@@ -4,7 +4,7 @@ on it cycle after cycle. Nothing here is measured, so what happens is the decisi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent.analyzer import Memory, analyze
@@ -138,7 +138,3 @@ def directions(plans: Iterable[Plan]) -> list[str]:
         assert len(kinds) <= 1, "one cycle both throttles and restores"
         found += [kind for kind in kinds if not found or found[-1] != kind]
     return found
-
-
-def without_daemons(pods: Iterable[Pod]) -> list[Pod]:
-    return [replace(pod, values={**pod.values, "daemon": False}) for pod in pods]

@@ -166,6 +166,26 @@ def test_any_triggered_rule_keeps_pods_away_until_its_cool_down_is_over():
     assert cycles.see(1).keep_away is None
 
 
+def test_a_rule_in_its_dead_band_keeps_new_pods_away_and_no_quotas():
+    memory = rule("memory", "away", metric="n", watermark=100.0, restore_watermark=70.0)
+    held = policies(rule(), memory)
+    cycles = Cycles(held, (running("p", 0.5, quota=50_000),), {"p-main": Original(None)})
+
+    def see(m: float, n: float) -> Analysis:
+        cycles.now += 100.0
+        metrics = {"m": (Series(m, cycles.now),), "n": (Series(n, cycles.now),)}
+        found = analyze(
+            State(cycles.now, metrics, cycles.pods), cycles.policies, cycles.memory, originals=cycles.originals
+        )
+        cycles.memory = found.memory
+        return found
+
+    assert see(101, 101).keep_away
+    between = see(1, 80)
+    assert (None, True, {"default/p"}) == (between.keep_away, between.may_restore, set(between.demand.restored))
+    assert see(1, 60).keep_away is False
+
+
 def test_a_new_start_waits_with_the_taint_until_it_knows():
     cycles = Cycles(policies(rule(action="away", avoidance_threshold=2)))
     assert [cycles.see(sample).keep_away for sample in (None, 101, 101)] == [None, None, True]

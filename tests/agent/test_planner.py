@@ -239,14 +239,31 @@ def test_a_quota_of_a_moment_ago_is_not_released_twice():
     second = throttles([lagging], 4000.0, 4500.0, ledger=booked((), first.steps, NOW, EXACT))
     assert ({"p": 100_000}, {}) == (quotas(first), quotas(second))
     assert 1000.0 == second.stages[0].in_flight
-    third = throttles([lagging], 3000.0, 4500.0, ledger=booked((), first.steps, NOW, EXACT))
+    third = throttles([lagging], 3000.0, 4500.0, ledger=booked((), first.steps, NOW - 10.0, EXACT))
     assert {"p": 50_000} == quotas(third)
     assert {"cpu": 500.0} == third.stages[0].candidates[0].released
 
 
+def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_set():
+    """The state was read before, so what it says of those quotas is past."""
+    pods = [running("a", 2.0), running("b", 1.0)]
+    first = throttles(pods, 1000.0, 9000.0)
+    assert {"a": 100_000, "b": 50_000} == quotas(first)
+    ledger = booked((), first.steps[:1], NOW, EXACT)
+    second = throttles(pods, 1000.0, 9000.0, ledger=ledger)
+    assert {"b": 50_000} == quotas(second)
+    assert "its quota was set in this very cycle" == why(second)["a"]
+    back = analysis(released=("default/c",))
+    given = Given(state([running("c", 0.5, quota=50_000)]), Metrics(), EXACT, originals={"c-main": Original(None)})
+    given_back = plan(back, given)
+    again = replace(given, ledger=booked((), given_back.steps, NOW, EXACT))
+    assert (1, ()) == (len(given_back.steps), plan(back, again).steps)
+
+
 def test_without_a_gap_a_pod_gets_its_next_step_when_the_last_one_shows():
     demand = Demand(down={"window_cpu_avg_5m": (50.0,)}, throttled=wanted([running("p", 1.0)], "window_cpu_avg_5m"))
-    ledger = booked((), plan(analysis(demand), Given(state([running("p", 1.0)]), Metrics(), EXACT)).steps, NOW, EXACT)
+    first = plan(analysis(demand), Given(state([running("p", 1.0)]), Metrics(), EXACT))
+    ledger = booked((), first.steps, NOW - 10.0, EXACT)
     lagging = Given(state([running("p", 1.0, quota=90_000)]), Metrics(), EXACT, ledger=ledger)
     made = plan(analysis(demand), lagging)
     assert {} == quotas(made)
