@@ -27,16 +27,21 @@ from agent.metrics import Metrics
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
 from agent.registry import MetricRefused, installed_metrics
 from agent.settings import AgentSettings
-from agent.state import Collector, NoPods, Places, PodFacts, PodSource
+from agent.state import Collector, MetricSource, NoPods, Places, PodFacts, PodSource
 from agent.state.informed import InformedPods
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
+from agent.state.prometheus import PrometheusQuestions
+from agent.state.queries import QueryMetrics
+from agent.state.windows import OPERATORS, WINDOWS, WindowMetrics
 from agent.telemetry import AgentMetrics
 from watcher import __version__
 from watcher.api import make_runner
 from watcher.api.openapi import Answer, Operation, Parameter
 from watcher.api.routing import JSON, Access, ApiError, Route, Router
 from watcher.api.runner import application
+from watcher.client import NodeClient
 from watcher.kube import NODES, Informer, KubeClient, KubeError, Node, Selector, find_access, nano
+from watcher.providers.prometheus_plans import PrometheusConfig
 from watcher.settings import Settings
 from watcher.telemetry import Telemetry
 
@@ -177,9 +182,24 @@ def pod_source(settings: AgentSettings, client: KubeClient | None) -> PodSource:
 def metrics_of(settings: AgentSettings) -> Metrics:
     """Ours, and those of other packages. Raises CannotRun."""
     try:
-        return installed_metrics(settings.options().order)
+        order = settings.options().order
+        return installed_metrics(order, [query.metric(name, order) for name, query in settings.queries.items()])
     except MetricRefused as error:
         raise CannotRun(f"{error}\n  {error.hint}") from None
+
+
+def metric_sources(settings: AgentSettings) -> list[MetricSource]:
+    """The watcher's windows, and the user's own queries, where they are asked for. Raises CannotRun."""
+    sources: list[MetricSource] = []
+    if settings.watcher is not None:
+        token = None if settings.watcher_token_file is None else _token(settings.watcher_token_file)
+        client = NodeClient(settings.watcher, settings.node_name(), windows=WINDOWS, operators=OPERATORS, token=token)
+        sources.append(WindowMetrics(client))
+    if settings.queries and settings.prometheus is not None:
+        config = PrometheusConfig(settings.prometheus, token_file=str(settings.prometheus_token_file or ""))
+        expressions = {name: query.expression for name, query in settings.queries.items()}
+        sources.append(QueryMetrics(PrometheusQuestions(config), expressions, node=settings.node_name()))
+    return sources
 
 
 def policy_source(settings: AgentSettings, client: KubeClient | None, metrics: Metrics) -> PolicySource:
@@ -214,6 +234,7 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
             interval=settings.interval,
             interfaces=settings.interfaces,
             driver=None if settings.cgroup_driver is None else Driver(settings.cgroup_driver),
+            sources=metric_sources(settings),
             extended_cpu_allocatable=own.extended_cpu if own else lambda: None,
             run_queues=settings.run_queues,
         )

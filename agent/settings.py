@@ -6,13 +6,16 @@ import ipaddress
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agent.cgroups import Driver
 from agent.executor import Limits, OnExit
+from agent.metrics import Metric
+from agent.metrics.trigger import ActsOn, triggering
 from agent.options import Options, Order
+from agent.sorters import CHAINS
 from watcher.settings import Problem, values
 from watcher.settings.part_tables import read_table
 from watcher.settings.tables import Table, about
@@ -23,6 +26,37 @@ ANY_PORT = values.whole(lowest=0, highest=65535)
 FEW = values.whole(lowest=0, highest=1000)
 SECONDS = values.duration(lowest=1, highest=3600)
 KEY = values.NAME
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Query(Table):
+    """[agent.queries.NAME]"""
+
+    expression: str = field(
+        default="",
+        metadata=about(
+            values.TEXT, "PromQL; $node is this node's name.", example="'max(ingress_latency_p99{node=\"$node\"})'"
+        ),
+    )
+    acts_on: str = field(
+        default="anything",
+        metadata=about(values.choice(("cpu", "memory", "anything")), "In whose order pods are hit for it."),
+    )
+    throttleable: bool = field(
+        default=False, metadata=about(values.BOOLEAN, "Whether lowering the CPU quota of pods helps against it.")
+    )
+    evictable: bool = field(default=True, metadata=about(values.BOOLEAN, "Whether evicting pods helps against it."))
+
+    def metric(self, name: str, order: Order) -> Metric:
+        """As the registry has it: it triggers, and is never quantified."""
+        chains = CHAINS[order]
+        return triggering(
+            name,
+            chains,
+            acts_on=cast(ActsOn, self.acts_on),
+            throttleable=self.throttleable,
+            evictable=self.evictable,
+        )
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -143,6 +177,29 @@ class AgentSettings(Table):
     kubelet_insecure: bool = field(
         default=False, metadata=about(values.BOOLEAN, "Whether the kubelet's certificate is taken unchecked.")
     )
+    watcher: str | None = field(
+        default=None,
+        metadata=about(
+            values.ADDRESS,
+            "load-watcher's service, whose windows of this node are metrics too (window_cpu_avg_5m).",
+            example='"http://load-watcher.load-watcher:2020"',
+        ),
+    )
+    watcher_token_file: Path | None = field(
+        default=None,
+        metadata=about(values.PATH, "Token for it, if it protects reads.", example='"/etc/load-watcher/token"'),
+    )
+    prometheus: str | None = field(
+        default=None,
+        metadata=about(
+            values.ADDRESS,
+            "Prometheus that answers [agent.queries.NAME].",
+            example='"http://prometheus.monitoring:9090"',
+        ),
+    )
+    prometheus_token_file: Path | None = field(
+        default=None, metadata=about(values.PATH, "Token for it.", example='"/etc/load-watcher/prometheus-token"')
+    )
     proc: Path = field(default=Path("/proc"), metadata=about(values.PATH, "Where the host's /proc is."))
     cgroup: Path = field(default=Path("/sys/fs/cgroup"), metadata=about(values.PATH, "Where its control groups are."))
     cgroup_driver: str | None = field(
@@ -164,6 +221,9 @@ class AgentSettings(Table):
     audit_to_stdout: bool = field(
         default=False, metadata=about(values.BOOLEAN, "Whether the audit is printed too, as lines of JSON.")
     )
+
+    queries: Mapping[str, Query] = field(default_factory=dict)
+    """Metrics of the user's own, by name."""
 
     def options(self) -> Options:
         """How the agent decides."""
@@ -192,7 +252,13 @@ class AgentSettings(Table):
 
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[AgentSettings, list[Problem]]:
     """The settings, and everything that is wrong with what was given."""
-    settings, problems = read_table(AgentSettings, given, section=SECTION, cwd=cwd)
+    plain = {name: value for name, value in given.items() if name != "queries"}
+    settings, problems = read_table(AgentSettings, plain, section=SECTION, cwd=cwd)
+    queries, wrong = _read_queries(given.get("queries", {}), cwd=cwd)
+    settings, problems = replace(settings, queries=queries), [*problems, *wrong]
+    if queries and settings.prometheus is None:
+        cure = 'for example agent.prometheus = "http://prometheus.monitoring:9090"'
+        problems.append(Problem("agent.prometheus", "nobody is named who answers agent.queries", cure))
     if settings.control.count("/") != 1:
         cure = 'for example agent.control = "kube-system/load-watcher-agent"'
         problems.append(Problem("agent.control", "must have the form NAMESPACE/NAME", cure))
@@ -203,6 +269,26 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[AgentSettings
         message = f"there is no file {settings.token_file}"
         problems.append(Problem("agent.token_file", message, "make it, with one line in it that nobody can guess"))
     return settings, problems
+
+
+def _read_queries(given: Any, *, cwd: Path) -> tuple[dict[str, Query], list[Problem]]:
+    """By the name of the metric."""
+    cure = 'for example [agent.queries.ingress_p99] with expression = "…"'
+    if not isinstance(given, Mapping):
+        return {}, [Problem("agent.queries", "must be tables, one for each metric", cure)]
+    queries: dict[str, Query] = {}
+    problems: list[Problem] = []
+    for name, table in given.items():
+        section = f"agent.queries.{name}"
+        if not isinstance(table, Mapping):
+            problems.append(Problem(section, "must be a table", cure))
+            continue
+        query, wrong = read_table(Query, table, section=section, cwd=cwd)
+        problems += wrong
+        if not query.expression and not wrong:
+            problems.append(Problem(f"{section}.expression", "is missing", cure))
+        queries[name] = query
+    return queries, problems
 
 
 def _is_loopback(host: str) -> bool:

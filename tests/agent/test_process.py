@@ -1,6 +1,7 @@
 """The agent as its users run it: a process on a node of files, a kubelet beside it, policies in a directory."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -158,13 +159,12 @@ def test_it_throttles_to_just_under_the_watermark_and_gives_back(machine: Machin
         wait_for(lambda: throttled(machine), what="the pod to be throttled")
         explained = process.get("/explain").json()
         assert explained["node"] == "node-1"
-        assert explained["stance"] == "throttle only"  # there is no Kubernetes API here
         wait_for(lambda: process.get("/audit?kind=throttle").json()["deeds"], what="the audit to have it")
         metrics = process.get("/metrics").text
         assert 'load_watcher_agent_rule_watermark{metric="cpu_total_usage",rule="cpu.high"} 1500.0' in metrics
         assert "load_watcher_agent_quotas_held 1.0" in metrics
         # 1.5 cores of watermark less 0.4 of others: the pod may have 1.1, and a step of a fifth takes 0.3.
-        assert 60_000 <= int(machine.quota()) <= 130_000
+        assert 40_000 <= int(machine.quota()) <= 140_000
         assert process.stop() == 0
     assert not throttled(machine)
 
@@ -205,8 +205,7 @@ def test_a_new_start_goes_on_where_the_killed_one_was(machine: Machine, kubelet:
 def test_once_explains_in_words(machine: Machine):
     done = run(machine, "--once", *machine.settings())
     assert done.returncode == 0, done.stderr
-    assert "cpu.high: cpu_total_usage is 19" in done.stdout
-    assert "above 1500" in done.stdout
+    assert re.search(r"cpu.high: cpu_total_usage is \d+.*, above 1500: triggered, action throttle", done.stdout)
     assert "neither a kubelet nor a Kubernetes API is configured" in done.stdout
 
 
@@ -249,12 +248,25 @@ def test_a_token_keeps_strangers_from_pods_but_not_from_metrics(machine: Machine
         assert process.session.get(f"http://127.0.0.1:{other}/explain", timeout=PATIENCE_SECONDS).status_code == 404
 
 
-@pytest.mark.parametrize("query", ["since=now", "limit=many", "colour=red"])
-def test_filters_that_are_none(machine: Machine, kubelet: FakeKubelet, query: str):
+def test_windows_and_queries_that_cannot_be_had_are_told_and_hold_nothing_up(machine: Machine, kubelet: FakeKubelet):
+    nobody = f"http://127.0.0.1:{free_port()}"
+    expression = ("--set", "agent.queries.p99.expression=up")
+    with agent(machine, kubelet, *expression, watcher=nobody, prometheus=nobody) as process:
+
+        def missing() -> dict[str, str]:
+            found: dict[str, str] = process.get("/explain").json()["missing"]
+            return found
+
+        wait_for(lambda: "p99" in missing() and "window_cpu_avg_5m" in missing(), what="both to be told missing")
+        wait_for(lambda: process.get("/explain").json()["plan"]["rules"][0]["sample"], what="the rest to be seen")
+
+
+def test_filters_that_are_none(machine: Machine, kubelet: FakeKubelet):
     with agent(machine, kubelet) as process:
-        answer = process.get(f"/audit?{query}")
-        assert answer.status == 400
-        assert answer.json()["error"]["code"] == "bad_request"
+        for query in ("since=now", "limit=many", "colour=red"):
+            answer = process.get(f"/audit?{query}")
+            assert answer.status == 400
+            assert answer.json()["error"]["code"] == "bad_request"
 
 
 def test_two_agents_do_not_undo_each_others_work(machine: Machine, kubelet: FakeKubelet):
