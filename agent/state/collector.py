@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,6 +70,8 @@ class Collector:
         self._run_queues = run_queues
         self._monotonic = monotonic
         self._node = Node(self._places.proc, interfaces=interfaces, cpu_manager_state=self._places.cpu_manager_state)
+        # Who was to wait for a cycle may have given up, and the thread reads on.
+        self._reading = threading.Lock()
         self._layout: Layout | None = None
         self._tree: Tree | None = None
         self._usage: Usage | None = None
@@ -84,10 +87,10 @@ class Collector:
         for source in self._sources:
             await source.close()
         await self._pods.close()
-        self._let_go()
+        await asyncio.to_thread(self._end)
 
     async def collect(self, now: float) -> State:
-        """The node as it is; `now` is the wall clock's time for it. Calls must not overlap."""
+        """The node as it is; `now` is the wall clock's time for it."""
         readings = Readings()
         monotonic = self._monotonic()
         brought = [source.read(now=now, monotonic=monotonic) for source in self._sources]
@@ -105,7 +108,15 @@ class Collector:
     # --- in a thread -------------------------------------------------------------------------------------------------
 
     def _read(self, facts: tuple[PodFacts, ...] | None, readings: Readings, now: float) -> tuple[PodState, ...]:
-        self._node.read(readings, now=now, monotonic=self._monotonic, longest=self._longest)
+        with self._reading:
+            self._node.read(readings, now=now, monotonic=self._monotonic, longest=self._longest)
+            return self._read_pods(facts, readings, now)
+
+    def _end(self) -> None:
+        with self._reading:
+            self._let_go()
+
+    def _read_pods(self, facts: tuple[PodFacts, ...] | None, readings: Readings, now: float) -> tuple[PodState, ...]:
         try:
             usage = self._opened()
             if facts is None:

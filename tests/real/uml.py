@@ -12,13 +12,16 @@ ones: their C library is told (GLIBC_TUNABLES), and their Python is one that a d
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -104,22 +107,34 @@ def run_in_uml(script: Path, *, packages: Iterable[str]) -> Mapping[str, Any]:
 def _boot(place: Path, init: Path) -> Mapping[str, Any]:
     kernel = ["mem=192M", "rootfstype=hostfs", "rootflags=/", "ro", "quiet", f"init={init}"]
     console = ["con=null", "con0=fd:0,fd:1", f"uml_dir={place / 'tmp'}"]
-    done = subprocess.run(
+    machine = subprocess.Popen(
         [_python(), "-S", "-c", _LAUNCH, FILTER.hex(), place / "linux", *kernel, *console],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={"HOME": "/tmp", "TMPDIR": str(place / "tmp"), "PATH": "/usr/bin:/bin"},
         cwd=place,
-        timeout=BOOT_SECONDS,
+        start_new_session=True,
         **_as_nobody(),
     )
-    said = done.stdout.decode(errors="replace").replace("\r", "")
+    # Each process in it is one outside, which holds our pipe and must not outlive it.
+    watch = threading.Timer(BOOT_SECONDS, _end, [machine.pid])
+    watch.start()
+    with machine:
+        assert machine.stdout is not None
+        said = machine.stdout.read().decode(errors="replace").replace("\r", "")
+    watch.cancel()
+    _end(machine.pid)
     for line in said.splitlines():
         if line.startswith(RESULT):
             result: Mapping[str, Any] = json.loads(line.removeprefix(RESULT))
             return result
-    pytest.fail(f"User-Mode Linux ended with code {done.returncode} and no result:\n{said[-4000:]}")
+    pytest.fail(f"User-Mode Linux ended with code {machine.returncode} and no result:\n{said[-4000:]}")
+
+
+def _end(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _python() -> str:

@@ -493,6 +493,8 @@ def test_what_others_measured_is_added(tmp_path: Path):
             readings = Readings()
             readings.add("window_cpu_avg_5m", 12.5, now - 30)
             readings.miss("the watcher is gone", "window_cpu_std_5m")
+            readings.add("memory_total", 7.0, now)
+            readings.miss("no Prometheus", "cpu_load_1_min")
             return readings
 
     node = FakeNode(tmp_path, options={"sources": (Windows(),)})
@@ -500,6 +502,8 @@ def test_what_others_measured_is_added(tmp_path: Path):
     assert state.value("window_cpu_avg_5m") == 12.5
     assert state.metrics["window_cpu_avg_5m"][0].time == node.time - 30
     assert state.missing["window_cpu_std_5m"] == "the watcher is gone"
+    assert [each.value for each in state.metrics["memory_total"]] == [8_000_000 * 1024], "a name means one thing"
+    assert "cpu_load_1_min" not in state.missing
 
 
 # --- size ------------------------------------------------------------------------------------------------------------
