@@ -34,7 +34,7 @@ HOMES = {
     "apscheduler": ("watcher/server.py",),
     "kubernetes_asyncio": ("watcher/kube/",),
     "google": ("agent/qrm/wire.py", "agent/qrm/protos/"),
-    "grpc": ("agent/qrm/server.py", "agent/qrm/endpoint.py", "agent/qrm/protos/"),
+    "grpc": ("agent/qrm/server.py", "agent/qrm/endpoint.py", "agent/qrm/runtime/cri.py", "agent/qrm/protos/"),
 }
 
 CLOCK_METHODS = {"now", "utcnow", "today"}

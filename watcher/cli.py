@@ -22,6 +22,7 @@ from watcher import __version__
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from agent.qrm.settings import QrmSettings
     from agent.settings import AgentSettings
     from watcher.model import Window
     from watcher.parts import Part
@@ -121,7 +122,7 @@ def _load(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) 
     from watcher import settings
 
     flags = _flags(given) | dict(beside or {})
-    validators = {"scheduler": _check_scheduler, "agent": _check_agent}
+    validators = {"scheduler": _check_scheduler, "agent": _check_agent, "qrm": _check_qrm}
     loaded = settings.load(
         flags=flags, environ=os.environ, file=given["config"], cwd=Path.cwd(), part_validators=validators
     )
@@ -134,6 +135,12 @@ def _check_scheduler(table: Mapping[str, Any], *, served: Sequence[Window] = ())
     from scorers.profiles import validate
 
     return validate(table, served=served) if table else []
+
+
+def _check_qrm(table: Mapping[str, Any]) -> list[Problem]:
+    from agent.qrm.settings import validate
+
+    return validate(table)
 
 
 def _check_agent(table: Mapping[str, Any]) -> list[Problem]:
@@ -635,6 +642,66 @@ def _explain_once(settings: AgentSettings, everything: Settings) -> int:
     for why, metrics in reasons.items():
         click.echo(f"not known: {', '.join(metrics)}: {why}")
     return 0
+
+
+# --- the QoS Resource Manager -----------------------------------------------------------------------------------------
+
+
+_QRM_OPTIONS = (
+    _CONFIG,
+    click.option("--mode", metavar="MODE", help="dry-run (the default), cri, cgroup or server."),
+    click.option("--node", metavar="NAME", help="This node's name in Kubernetes; else NODE_NAME, else the host's."),
+    click.option("--state-dir", type=click.Path(path_type=Path), help="Directory of the checkpoint and states."),
+    click.option("--policy", metavar="POLICY", help="How hints are merged, like restricted; else best-effort."),
+    click.option(
+        "--qos-resource-manager-reconcile-period",
+        "reconcile_period",
+        metavar="DURATION",
+        help="How often what plug-ins say is brought to containers; 3s.",
+    ),
+    click.option("--watcher", metavar="URL", help="The load-watcher whose windows resize the pools."),
+    click.option("--host", metavar="ADDRESS", help="Address to listen on."),
+    click.option("--port", metavar="PORT", help="Port to listen on; 0 takes any free one."),
+    click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error or critical."),
+    click.option("--log-format", metavar="FORMAT", help="text or json."),
+    click.option("-v", "--verbose", is_flag=True, help="The same as --log-level debug."),
+    _SET,
+)
+_QRM_NAMES = ("mode", "node", "state_dir", "policy", "reconcile_period", "watcher", "host", "port")
+
+
+@main.command()
+@_with_options(*_QRM_OPTIONS)
+def qrm(**given: Any) -> None:
+    """Give the pods of this node CPUs, memory and network cards by role, and move the pools with the load.
+
+    Without --mode nothing is set on containers: it decides, and tells on its pages. SIGTERM ends it; what containers
+    have stays.
+    """
+    settings, everything = _qrm_settings(given)
+    try:
+        from agent.qrm import process
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("grpc", "google"):
+            raise
+        click.echo("load-watcher qrm: its protocol needs the extra qrm\n  pip install 'load-watcher[qrm]'", err=True)
+        raise SystemExit(COULD_NOT) from None
+    from watcher.logs import setup_logging
+
+    setup_logging(everything.log, cluster=everything.cluster.name or "")
+    raise SystemExit(process.run(settings, everything))
+
+
+def _qrm_settings(given: Mapping[str, Any]) -> tuple[QrmSettings, Settings]:
+    """The manager's table and all others; exits where something is wrong with them."""
+    from agent.qrm.settings import read_settings
+
+    named = {f"qrm.{name}": str(given[name]) for name in _QRM_NAMES if given.get(name) is not None}
+    others = {name: value for name, value in given.items() if name not in _QRM_NAMES}
+    # No source of samples is asked here, so none needs to be set.
+    everything = _load_or_exit(others, beside={"provider.name": "host", **named})
+    settings, _ = read_settings(everything.parts.get("qrm", {}), cwd=Path.cwd())
+    return settings, everything
 
 
 # --- the database -----------------------------------------------------------------------------------------------------

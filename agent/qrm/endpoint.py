@@ -1,6 +1,6 @@
 """The manager's end of a plug-in: calls over its unix socket, each with a deadline, and errors that say whose they are.
 
-With `server.py` the only file that knows gRPC.
+With `server.py` and `runtime/cri.py` the only file that knows gRPC.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeVar
 
 import grpc
@@ -31,14 +32,25 @@ NOTIFY_S = 5.0
 T = TypeVar("T")
 
 
+Observe = Callable[[str, str, float, bool], None]
+"""Told of every call: resource, method, seconds, and whether it failed."""
+
+
+def _unobserved(_resource: str, _method: str, _seconds: float, _failed: bool) -> None:
+    """Nobody wants to know."""
+
+
 class Endpoint:
     """One plug-in that is registered under a resource's name."""
 
-    def __init__(self, resource: str, socket: Path, *, call_seconds: float = CALL_S) -> None:
+    def __init__(
+        self, resource: str, socket: Path, *, call_seconds: float = CALL_S, observe: Observe = _unobserved
+    ) -> None:
         self.resource = resource
         self.socket = socket
         self.options = Options()
         self._call_seconds = call_seconds
+        self._observe = observe
         self._channel = grpc.aio.insecure_channel(f"unix:{socket}")
         self._stub: Any = pb_grpc.ResourcePluginStub(self._channel)
 
@@ -114,7 +126,13 @@ class Endpoint:
     async def _call(self, method: str, request: Any, *, seconds: float | None = None) -> Any:
         stub = getattr(self._stub, method)
         timeout = self._call_seconds if seconds is None else seconds
-        return await _translated(self.resource, method, lambda: stub(request, timeout=timeout))
+        began, failed = perf_counter(), True
+        try:
+            answer = await _translated(self.resource, method, lambda: stub(request, timeout=timeout))
+            failed = False
+        finally:
+            self._observe(self.resource, method, perf_counter() - began, failed)
+        return answer
 
     def _same(self, method: str, request: ResourceRequest, answer: Any) -> None:
         """Whether an answer is about what was asked. An answer that names nobody is taken for one to the question."""

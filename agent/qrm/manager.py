@@ -30,11 +30,13 @@ GRACE_S = 300.0
 REFRESH_S = 60.0
 """What a container has is set again after so long even if nothing changed: somebody else may have written."""
 RECENT_S = 60.0
-"""A pod that was admitted is not taken for gone for so long: whoever lists pods may not have heard of it."""
+"""A pod that was admitted is not taken for gone for so long, where who lists pods may not have heard of it."""
 FRESH_S = 10.0
 """A plug-in that registered just now and knows of nothing is not believed for so long."""
 
 
+Offered = Mapping[str, Sequence[Hint] | None]
+"""Hints by resource."""
 Apply = Callable[[QrmPod, PodContainer, Properties], Awaitable[None]]
 """Sets properties on a running container. Raises ApplyFailed."""
 
@@ -54,17 +56,20 @@ class ManagerSettings:
     skip_annotations: frozenset[str] = frozenset()
     nic_roles: frozenset[str] = frozenset()
     """Roles whose containers ask for a network card without saying so."""
+    recent: float = RECENT_S
+    """0 where the pods that are admitted are those of the same list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whether a pod may run. If not, `reason` and `message` are the kubelet's; `decided` are the hints that were
-    merged, by container and resource."""
+    """Whether a pod may run. If not, `reason` and `message` are the kubelet's. By container and resource, `offered` are
+    the hints that went into the decision (None: no preference), and `decided` what came of them."""
 
     admitted: bool
     reason: str = ""
     message: str = ""
     decided: Mapping[str, Mapping[str, Hint]] = field(default_factory=dict)
+    offered: Mapping[str, Offered] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,8 @@ class Manager:
     ) -> None:
         self.settings = settings
         self.allocations = allocations
+        self.registrations = 0
+        """Times that a plug-in was registered."""
         self._save = save
         self._monotonic = monotonic
         self._lock = asyncio.Lock()
@@ -125,6 +132,7 @@ class Manager:
         """The newest of a resource's plug-ins is the one that is asked; the one before it is closed."""
         before = self._registered.get(resource)
         self._registered[resource] = _Registered(endpoint, self._monotonic())
+        self.registrations += 1
         if before is not None and before.endpoint is not None and before.endpoint is not endpoint:
             await before.endpoint.close()
 
@@ -156,22 +164,23 @@ class Manager:
             new = pod.uid not in self.allocations.pods
             self._admitted[pod.uid] = self._monotonic()
             decided: dict[str, Mapping[str, Hint]] = {}
+            offered: dict[str, Offered] = {}
             try:
                 together = await self._merge_pod(pod) if self.settings.pod_scope else None
                 for container, kind, index in pod.typed():
-                    merged = together or await self._merge(pod, container, kind, index)
-                    decided[container.name] = merged.hints
+                    merged, hints = together or await self._merge(pod, container, kind, index)
+                    decided[container.name], offered[container.name] = merged.hints, hints
                     if not merged.admit:
                         await self._undo(pod, new=new)
-                        return Admission(False, AFFINITY_ERROR, AFFINITY_MESSAGE, decided)
+                        return Admission(False, AFFINITY_ERROR, AFFINITY_MESSAGE, decided, offered)
                     self._hints[pod.uid, container.name] = dict(merged.hints)
                     await self._allocate(pod, container, kind, index, again=False)
                 await self._save()
             except (NotAllocated, OSError) as error:
                 await self._undo(pod, new=new)
                 told = f"Allocate failed due to {_words(error)}, which is unexpected"
-                return Admission(False, UNEXPECTED_ERROR, told, decided)
-            return Admission(admitted=True, decided=decided)
+                return Admission(False, UNEXPECTED_ERROR, told, decided, offered)
+            return Admission(admitted=True, decided=decided, offered=offered)
 
     async def _undo(self, pod: QrmPod, *, new: bool) -> None:
         """What a pod that is not admitted was given goes back at once, if it had nothing before."""
@@ -184,19 +193,21 @@ class Manager:
         except OSError as error:
             log.error("the checkpoint cannot be written: %s", _words(error))
 
-    async def _merge(self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int) -> Merged:
+    async def _merge(
+        self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int
+    ) -> tuple[Merged, Offered]:
         hints: dict[str, tuple[Hint, ...] | None] = {}
         if self.settings.policy is not Policy.NONE:
             for request in self._requests(pod, container, kind, index):
                 hints[request.resource_name] = await self._hints_for(request)
-        return merge(self.settings.policy, self.settings.nodes, [hints])
+        return merge(self.settings.policy, self.settings.nodes, [hints]), hints
 
-    async def _merge_pod(self, pod: QrmPod) -> Merged:
+    async def _merge_pod(self, pod: QrmPod) -> tuple[Merged, Offered]:
         """One decision for the whole pod: hints for the sum of what its containers ask for."""
         hints: dict[str, tuple[Hint, ...] | None] = {}
         for request in self._summed(pod):
             hints[request.resource_name] = await self._hints_for(request)
-        return merge(self.settings.policy, self.settings.nodes, [hints])
+        return merge(self.settings.policy, self.settings.nodes, [hints]), hints
 
     def _summed(self, pod: QrmPod) -> Iterable[ResourceRequest]:
         """As Kubernetes counts a pod: containers and sidecars together, or the largest init container."""
@@ -311,7 +322,7 @@ class Manager:
         if active is None:
             return
         now = self._monotonic()
-        self._admitted = {uid: at for uid, at in self._admitted.items() if now - at < RECENT_S}
+        self._admitted = {uid: at for uid, at in self._admitted.items() if now - at < self.settings.recent}
         for uid in sorted(self.allocations.pods - set(active) - self._admitted.keys()):
             await self._remove(uid)
 

@@ -46,8 +46,9 @@ class Handler(Protocol):
 class ResourcePlugins:
     """Resource plug-ins become endpoints of the manager."""
 
-    def __init__(self, manager: Manager) -> None:
+    def __init__(self, manager: Manager, *, open_endpoint: Callable[[str, Path], Endpoint] = Endpoint) -> None:
         self._manager = manager
+        self._open_endpoint = open_endpoint
 
     def validate(self, info: PluginInfo) -> None:
         """By the versions that it speaks, and that it says for which resource it is."""
@@ -59,7 +60,7 @@ class ResourcePlugins:
 
     async def register(self, info: PluginInfo, endpoint: Path) -> Gone:
         """Ask for its options, and have the manager ask it from now on."""
-        opened = Endpoint(info.name, endpoint)
+        opened = self._open_endpoint(info.name, endpoint)
         try:
             await opened.open()
         except PluginFailed:

@@ -3,7 +3,7 @@
 gRPC takes over a live socket without a word, and removes the path when it stops even if that is somebody else's by then
 (measured: reference/qrm.md §9). So a socket is locked, and looked at, before it is bound.
 
-With `endpoint.py` the only file that knows gRPC.
+With `endpoint.py` and `runtime/cri.py` the only file that knows gRPC.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import aiohttp
 import msgspec
@@ -35,6 +36,8 @@ TIMEOUT_S = 5.0
 
 _LIST = msgspec.json.Decoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # no object yet
 _POD = msgspec.json.Decoder(Pod)
+
+FactsT = TypeVar("FactsT")
 
 
 class KubeletError(Exception):
@@ -68,21 +71,24 @@ def kubelet_access(
     return Access(address.rstrip("/"), "the agent's settings", tls=tls, token_file=token_file, tls_server_name=name)
 
 
-class KubeletPods:
-    """Asks the kubelet for its pods every `interval` seconds."""
+class KubeletLists(Generic[FactsT]):
+    """Asks the kubelet for its pods every `interval` seconds. `read` makes of each what is wanted of it; it raises
+    msgspec.ValidationError or ValueError for one that cannot be read, which is left out."""
 
     def __init__(
         self,
         access: Access,
+        read: Callable[[msgspec.Raw], FactsT],
         *,
         interval: float = 10.0,
         timeout: float = TIMEOUT_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._access = access
+        self._read = read
         self._timeout = timeout
         self._monotonic = monotonic
-        self._known: Mapping[bytes, PodFacts | None] = {}
+        self._known: Mapping[bytes, FactsT | None] = {}
         self._session: aiohttp.ClientSession | None = None
         self._pods = Kept("the kubelet's pods", self._list, interval=interval, failures=(KubeletError,))
 
@@ -97,7 +103,7 @@ class KubeletPods:
             await self._session.close()
             self._session = None
 
-    def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
+    def listing(self, *, monotonic: float, max_age: float) -> tuple[FactsT, ...]:
         """The last answer. Raises NoPods where there is none, or it is older than `max_age` seconds."""
         failure = self._pods.failure
         if self._pods.copy is None:
@@ -109,7 +115,7 @@ class KubeletPods:
 
     # --- in the background -------------------------------------------------------------------------------------------
 
-    async def _list(self) -> tuple[float, tuple[PodFacts, ...]]:
+    async def _list(self) -> tuple[float, tuple[FactsT, ...]]:
         """The pods, and the monotonic time at which they were asked for. Raises KubeletError."""
         if self._session is None:
             connector = aiohttp.TCPConnector(ssl=self._access.tls if self._access.tls is not None else True)
@@ -118,7 +124,7 @@ class KubeletPods:
         asked = self._monotonic()
         return asked, await self._ask(self._session)
 
-    async def _ask(self, session: aiohttp.ClientSession) -> tuple[PodFacts, ...]:
+    async def _ask(self, session: aiohttp.ClientSession) -> tuple[FactsT, ...]:
         url = f"{self._access.server}/pods"
         try:
             async with (
@@ -144,7 +150,7 @@ class KubeletPods:
             raise KubeletError(f"{url}: the answer is larger than {MAX_BODY >> 20} MiB")
         return await asyncio.to_thread(self._understood, body, url)
 
-    def _understood(self, body: bytes, url: str) -> tuple[PodFacts, ...]:
+    def _understood(self, body: bytes, url: str) -> tuple[FactsT, ...]:
         """The pods in an answer; of those that have not changed since the last one the facts are taken over."""
         try:
             listed = _LIST.decode(body)
@@ -153,20 +159,30 @@ class KubeletPods:
             raise KubeletError(f"{url}: this is no list of pods ({error}): {start}") from error
         if listed.kind != "PodList":
             raise KubeletError(f"{url}: this is a {shown(listed.kind)}, not a PodList")
-        known: dict[bytes, PodFacts | None] = {}
+        known: dict[bytes, FactsT | None] = {}
         for raw in listed.items or ():
             digest = hashlib.blake2b(raw, digest_size=16).digest()
-            known[digest] = self._known[digest] if digest in self._known else _facts(raw)
+            known[digest] = self._known[digest] if digest in self._known else self._facts(raw)
         self._known = known
-        return tuple(sorted((facts for facts in known.values() if facts is not None), key=lambda each: each.pod.key))
+        return tuple(facts for facts in known.values() if facts is not None)
+
+    def _facts(self, raw: msgspec.Raw) -> FactsT | None:
+        try:
+            return self._read(raw)
+        except (msgspec.ValidationError, ValueError) as error:
+            log.warning("the pod %s is left out, and nothing is done to it: %s", _name(raw), error)
+            return None
 
 
-def _facts(raw: msgspec.Raw) -> PodFacts | None:
-    try:
-        return facts_of(_POD.decode(raw))
-    except (msgspec.ValidationError, ValueError) as error:
-        log.warning("the pod %s is left out, and nothing is done to it: %s", _name(raw), error)
-        return None
+class KubeletPods(KubeletLists[PodFacts]):
+    """The same, of what the agent wants of pods, by their names."""
+
+    def __init__(self, access: Access, **how: Any) -> None:
+        super().__init__(access, lambda raw: facts_of(_POD.decode(raw)), **how)
+
+    def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
+        """The last answer. Raises NoPods where there is none, or it is older than `max_age` seconds."""
+        return tuple(sorted(super().listing(monotonic=monotonic, max_age=max_age), key=lambda each: each.pod.key))
 
 
 def _name(raw: msgspec.Raw) -> str:

@@ -22,7 +22,7 @@ from agent.qrm.cpuset import NONE, CpuSet
 from agent.qrm.machine import Machine
 from agent.qrm.plugins.numa import open_to, sets_that_hold, smallest_preferred
 from agent.qrm.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_own
-from agent.qrm.roles import OFFLINE, ONLINE, RoleTable
+from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, RoleTable
 from agent.qrm.topology import Hint
 
 NO_HINTS = "no available cpu hints"
@@ -149,6 +149,20 @@ class CpuPlugin:
     def pools(self) -> dict[str, CpuSet]:
         """The CPUs of each pool; disjoint, but on a machine with one CPU for both."""
         return self._pools_without(self._exclusive())
+
+    @property
+    def pool_cpus(self) -> int:
+        """CPUs that the pools have together."""
+        return len(self.machine.all - self.settings.reserved - self._exclusive())
+
+    def members(self) -> dict[str, dict[tuple[str, str], int]]:
+        """The CPUs that containers asked for, by pod UID and container, of each pool and of those that have CPUs of
+        their own ("exclusive"). Sidecars, which have those of their pod's main container, are not there."""
+        found: dict[str, dict[tuple[str, str], int]] = {ONLINE: {}, OFFLINE: {}, EXCLUSIVE: {}}
+        for key, record in sorted(self._records.items()):
+            if not record.sidecar:
+                found[record.pool or EXCLUSIVE][key] = record.request
+        return found
 
     def machine_state(self) -> dict[str, dict[str, str]]:
         """By NUMA node, as the seed prints it: what is reserved, what is somebody's own, and the rest."""

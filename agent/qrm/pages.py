@@ -1,0 +1,136 @@
+"""What the QoS Resource Manager answers over HTTP: whether it goes on, what it has given to whom, and why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from aiohttp import hdrs, web
+
+from agent.qrm import cpuset
+from agent.qrm.adjuster import Adjuster
+from agent.qrm.plugins.cpu import CpuPlugin
+from agent.qrm.server import PluginServer
+from agent.qrm.service import Rounds
+from agent.qrm.settings import QrmSettings
+from agent.qrm.telemetry import QrmMetrics
+from watcher.api.openapi import Answer, Operation
+from watcher.api.routing import JSON, Access, ApiError, Route
+from watcher.telemetry import CONTENT_TYPE, Telemetry
+
+STUCK_ROUNDS = 3.0
+STUCK_S = 60.0
+"""A round that takes longer than both is stuck: runtimes and disks may be slow for a while."""
+
+
+@dataclass
+class Parts:
+    """What runs. `rounds` is None in the mode server, `adjuster` where load resizes nothing; `builtin` are the plug-ins
+    that are served here, by resource; `more` are further parts of /qrm by name."""
+
+    settings: QrmSettings
+    metrics: QrmMetrics
+    builtin: Mapping[str, PluginServer]
+    rounds: Rounds | None = None
+    adjuster: Adjuster | None = None
+    more: dict[str, Callable[[], Any]] = field(default_factory=dict)
+
+
+class Pages:
+    """The routes over what runs."""
+
+    def __init__(self, parts: Parts, telemetry: Telemetry) -> None:
+        self._parts = parts
+        self._telemetry = telemetry
+
+    def public(self) -> list[Route]:
+        """For anyone: probes and Prometheus."""
+        health = Operation("whether rounds go on", {200: Answer("they do", dict[str, Any])})
+        metrics = Operation("metrics of the QoS Resource Manager", {200: Answer("exposition", str)})
+        return [
+            Route("/healthz", "healthz", self.health, health, access=Access.OPEN),
+            Route("/metrics", "metrics", self.metrics, metrics, access=Access.OPEN),
+        ]
+
+    def all(self) -> list[Route]:
+        """With what tells of pods."""
+        state = Operation("pods, pools, plug-ins and the last round", {200: Answer("the state", dict[str, Any])})
+        explain = Operation("admissions and resizes, and why", {200: Answer("newest first", dict[str, Any])})
+        return [
+            *self.public(),
+            Route("/qrm", "qrm", self.state, state, access=Access.DETAIL),
+            Route("/qrm/explain", "qrm_explain", self.explain, explain, access=Access.DETAIL),
+        ]
+
+    async def health(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """200 while rounds come to an end."""
+        rounds = self._parts.rounds
+        if rounds is None:
+            return _json({"status": "ok"})
+        if rounds.age > max(STUCK_ROUNDS * rounds.period, STUCK_S):
+            raise ApiError(503, "stuck", f"no round ended for {rounds.age:.0f} s", "its log says why")
+        return _json({"status": "ok", "age_s": round(rounds.age, 3), "trouble": rounds.last.trouble})
+
+    async def metrics(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """The exposition."""
+        self._parts.metrics.gather()
+        body = await asyncio.to_thread(self._telemetry.exposition)
+        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE, hdrs.CACHE_CONTROL: "no-store"})
+
+    async def state(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """All there is."""
+        parts = self._parts
+        return _json(
+            {
+                "mode": parts.settings.mode,
+                "node": parts.settings.node_name(),
+                "policy": parts.settings.policy,
+                "scope": parts.settings.scope,
+                "plugins": self._plugins(),
+                "pools": self._pools(),
+                **(parts.rounds.state() if parts.rounds is not None else {}),
+                **{name: told() for name, told in parts.more.items()},
+            }
+        )
+
+    async def explain(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """The last admissions and resizes, newest first."""
+        rounds, adjuster = self._parts.rounds, self._parts.adjuster
+        last = adjuster.last if adjuster is not None else None
+        return _json(
+            {
+                "admissions": [record.as_json() for record in reversed(rounds.history)] if rounds is not None else [],
+                "resize": None if last is None else last.as_json(),
+                "resizes": [each.as_json() for each in reversed(adjuster.changes)] if adjuster is not None else [],
+            }
+        )
+
+    def _plugins(self) -> dict[str, Any]:
+        """By resource: those that are registered here, and those of ours."""
+        rounds = self._parts.rounds
+        found: dict[str, Any] = {}
+        if rounds is not None:
+            found = {name: {"live": live, "builtin": False} for name, live in rounds.manager.plugins.items()}
+        for name, server in self._parts.builtin.items():
+            found.setdefault(name, {"live": server.registered == ""})
+            found[name] |= {"builtin": True, "refused": server.registered or "", "state": _machine_state(server)}
+        return found
+
+    def _pools(self) -> dict[str, Any]:
+        cpu = self._parts.metrics.cpu
+        if not isinstance(cpu, CpuPlugin):
+            return {}
+        return {name: {"size": len(cpus), "cpus": cpuset.text(cpus)} for name, cpus in cpu.pools.items()}
+
+
+def _machine_state(server: PluginServer) -> Any:
+    """As the state file has it."""
+    return server.plugin.document().get("machineState")
+
+
+def _json(body: object) -> web.Response:
+    headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
+    return web.Response(body=msgspec.json.encode(body), headers=headers)

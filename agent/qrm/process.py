@@ -1,0 +1,386 @@
+"""The QoS Resource Manager as a process: put together from its settings, started, run, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from agent.cgroups import Driver, Layout, find_layout
+from agent.qrm.adjuster import WINDOWS, Adjuster, LocalUsage, NodeWindows
+from agent.qrm.allocation import Allocations
+from agent.qrm.checkpoint import BadCheckpoint, decode, encode
+from agent.qrm.cluster import Cluster
+from agent.qrm.endpoint import Endpoint
+from agent.qrm.files import StateFile, set_aside, write_atomic
+from agent.qrm.machine import Machine
+from agent.qrm.manager import Apply, Manager, ManagerSettings
+from agent.qrm.pages import Pages, Parts
+from agent.qrm.plugins.base import Plugin
+from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.memory import MemoryPlugin
+from agent.qrm.plugins.nic import NicPlugin
+from agent.qrm.podsource import ApiPods, Pods, Source, kubelet_pods
+from agent.qrm.registration import Registry, ResourcePlugins
+from agent.qrm.request import CPU
+from agent.qrm.runtime import dry_run
+from agent.qrm.runtime.cgroup import CgroupRuntime
+from agent.qrm.runtime.cri import CriRuntime
+from agent.qrm.server import CannotServe, PluginServer
+from agent.qrm.service import Rounds
+from agent.qrm.settings import CGROUP, CRI, DRY_RUN, SERVER, QrmSettings
+from agent.qrm.sysfs import NoTopology, read_machine, read_nics
+from agent.qrm.telemetry import QrmMetrics
+from agent.qrm.topology import Policy, check_nodes
+from agent.qrm.wire import PLUGIN_TYPE, info_from_bytes
+from agent.server import Protection, kube_client
+from agent.state.kubelet import KubeletError, kubelet_access
+from watcher import __version__
+from watcher.api.routing import Router
+from watcher.api.runner import application, make_runner
+from watcher.client import NodeClient
+from watcher.kube import KubeClient
+from watcher.model import Operator
+from watcher.settings import Settings
+from watcher.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT = "kubelet_qrm_checkpoint"
+"""Upstream's name."""
+KUBELET_POLICIES = (("cpu_manager_state", "none"), ("memory_manager_state", "None"))
+"""The kubelet's files, and what their policy must be where our plug-ins set cpusets."""
+SHUTDOWN_S = 5.0
+
+
+class CannotRun(RuntimeError):
+    """The manager cannot start; the message says why and what to do."""
+
+
+# --- pieces ------------------------------------------------------------------------------------------------------
+
+
+class _KubeletState(msgspec.Struct, rename="camel"):
+    policy_name: str = ""
+
+
+def check_kubelet(settings: QrmSettings) -> None:
+    """Nobody else may set cpusets of containers: the kubelet's managers write theirs every ten seconds. Raises
+    CannotRun; in dry-run, or forced, it is only said."""
+    if not (settings.cpu_plugin or settings.memory_plugin):
+        return
+    for name, harmless in KUBELET_POLICIES:
+        path = settings.kubelet_dir / name
+        try:
+            policy = msgspec.json.decode(path.read_bytes(), type=_KubeletState).policy_name
+        except (OSError, msgspec.DecodeError):
+            continue  # there is none, or it is the kubelet's own matter
+        if policy in (harmless, ""):
+            continue
+        told = f"the kubelet of this node sets cpusets itself: {path} has the policy {policy}"
+        if settings.force or settings.mode == DRY_RUN:
+            log.warning("%s", told)
+            continue
+        what = "cpuManagerPolicy: none" if name.startswith("cpu") else "memoryManagerPolicy: None"
+        raise CannotRun(f"{told}\n  give the kubelet {what}, remove that file and restart it; or set qrm.force")
+
+
+def machine_of(settings: QrmSettings) -> Machine:
+    """The machine. Raises CannotRun."""
+    try:
+        machine = read_machine(settings.sys)
+        check_nodes(Policy(settings.policy), len(machine.nodes))
+    except (NoTopology, ValueError) as error:
+        raise CannotRun(str(error)) from None
+    return machine
+
+
+def builtin_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
+    """Those that come with this, as far as they are wanted and can be. Raises CannotRun."""
+    roles = settings.roles()
+    made: list[Plugin] = []
+    try:
+        if settings.cpu_plugin:
+            sizes = CpuSettings(settings.reserved_cpus, settings.min_online, settings.min_offline)
+            made.append(CpuPlugin(machine, roles, sizes))
+        if settings.memory_plugin and machine.memory:
+            reserved = dict.fromkeys(machine.memory, settings.reserved_memory)
+            made.append(MemoryPlugin(machine, roles, reserved=reserved))
+        elif settings.memory_plugin:
+            log.warning("this machine does not say how much memory its NUMA nodes have: no plug-in for memory")
+    except ValueError as error:
+        raise CannotRun(f"{error}\n  see qrm.reserved_cpus, qrm.reserved_memory") from None
+    if settings.nic_plugin:
+        made.append(NicPlugin(settings.nics or read_nics(settings.sys), nodes=machine.nodes))
+    return made
+
+
+def pod_sources(settings: QrmSettings, client: KubeClient | None) -> Pods:
+    """Who tells which pods there are. Raises CannotRun."""
+    sources: list[Source] = []
+    if client is not None:
+        sources.append(ApiPods(client, settings.node_name()))
+    if settings.kubelet is not None:
+        try:
+            access = kubelet_access(
+                settings.kubelet,
+                token_file=settings.kubelet_token_file,
+                authority=settings.kubelet_ca_file,
+                insecure=settings.kubelet_insecure,
+            )
+        except KubeletError as error:
+            raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+        sources.append(kubelet_pods(access, interval=settings.reconcile_period))
+    if not sources:
+        raise CannotRun(
+            "there is neither a Kubernetes API nor a kubelet to tell which pods there are\n"
+            "  set kubernetes.kubeconfig, or qrm.kubelet, or run with --mode server"
+        )
+    return Pods(sources)
+
+
+class Checkpoint:
+    """The allocations on disk."""
+
+    def __init__(self, path: Path, metrics: QrmMetrics) -> None:
+        self._path = path
+        self._metrics = metrics
+        self._written = b""
+
+    def read(self) -> Allocations:
+        """What was kept; one that is damaged is set aside. Raises CannotRun where it cannot be read."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return Allocations()
+        except OSError as error:
+            raise CannotRun(f"the checkpoint {self._path} cannot be read: {error.strerror}") from None
+        try:
+            allocations = decode(data, from_message=info_from_bytes)
+        except BadCheckpoint as error:
+            self._metrics.checkpoints["corrupt"] += 1
+            set_aside(self._path, str(error))
+            return Allocations()
+        self._written = data
+        return allocations
+
+    async def save(self, allocations: Allocations) -> None:
+        """Bring them to disk, if they are others than there. Raises OSError."""
+        data = encode(allocations)
+        if data == self._written:
+            return
+        try:
+            await asyncio.to_thread(write_atomic, self._path, data)
+        except OSError:
+            self._metrics.checkpoints["failed"] += 1
+            raise
+        self._metrics.checkpoints["written"] += 1
+        self._written = data
+
+
+def layout_finder(settings: QrmSettings) -> Callable[[], Layout]:
+    """Where control groups are, each time anew: a kubelet may start after us."""
+    driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
+    return lambda: find_layout(str(settings.cgroup), driver=driver)
+
+
+def applier(settings: QrmSettings, stack: AsyncExitStack) -> Apply:
+    """How decisions get to containers."""
+    if settings.mode == CRI:
+        runtime = CriRuntime(settings.runtime_socket)
+        stack.push_async_callback(runtime.close)
+        return runtime.apply
+    if settings.mode == CGROUP:
+        return CgroupRuntime(layout_finder(settings)).apply
+    return dry_run
+
+
+def _token(path: Path | None) -> str | None:
+    """Raises CannotRun."""
+    if path is None:
+        return None
+    token = path.read_text().strip()
+    if not token:
+        raise CannotRun(f"the token file {path} is empty: put a line in it that nobody can guess")
+    return token
+
+
+# --- put together ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def assembled(settings: QrmSettings, everything: Settings) -> AsyncIterator[Parts]:
+    """Everything that runs, from its start to its end. Raises CannotRun."""
+    check_kubelet(settings)
+    async with AsyncExitStack() as stack:
+        metrics = QrmMetrics()
+        machine = machine_of(settings)
+        try:
+            settings.state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+        except OSError as error:
+            raise CannotRun(f"the directory {settings.state_dir} cannot be made: {error.strerror}") from None
+        builtin = await _serve_plugins(settings, builtin_plugins(settings, machine), stack)
+        parts = Parts(settings, metrics, builtin)
+        if settings.mode != SERVER:
+            parts.rounds = await _manage(parts, everything, machine, stack)
+        if CPU in builtin and isinstance(plugin := builtin[CPU].plugin, CpuPlugin):
+            metrics.cpu = plugin
+            if settings.adjust:
+                parts.adjuster = metrics.adjuster = await _adjust(parts, builtin[CPU], stack)
+        yield parts
+
+
+async def _serve_plugins(
+    settings: QrmSettings, plugins: list[Plugin], stack: AsyncExitStack
+) -> Mapping[str, PluginServer]:
+    served = {}
+    for plugin in plugins:
+        state = StateFile(settings.state_dir / f"{plugin.name}_state")
+        server = PluginServer(plugin, settings.plugins_dir / f"{plugin.name}.sock", state)
+        try:
+            await server.start()
+        except CannotServe as error:
+            raise CannotRun(str(error)) from None
+        stack.push_async_callback(server.stop)
+        served[plugin.resource] = server
+    return served
+
+
+async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: AsyncExitStack) -> Rounds:
+    """The manager, with its plug-ins found and its rounds going on."""
+    settings, metrics = parts.settings, parts.metrics
+    checkpoint = Checkpoint(settings.state_dir / CHECKPOINT, metrics)
+    allocations = await asyncio.to_thread(checkpoint.read)
+    manager = Manager(
+        ManagerSettings(
+            nodes=frozenset(machine.nodes),
+            policy=Policy(settings.policy),
+            pod_scope=settings.scope == "pod",
+            names=dict(settings.names),
+            skip_annotations=frozenset(settings.skip_annotations),
+            nic_roles=frozenset(settings.nic_roles),
+            recent=0.0,
+        ),
+        allocations,
+        save=partial(checkpoint.save, allocations),
+        monotonic=time.monotonic,
+    )
+    handler = ResourcePlugins(manager, open_endpoint=partial(Endpoint, observe=metrics.observe_call))
+    registry = Registry(settings.plugins_dir, {PLUGIN_TYPE: handler}, monotonic=time.monotonic)
+    stack.push_async_callback(registry.close)
+    # Before the first pod: one that is admitted without a plug-in has nothing of its resource.
+    await registry.reconcile()
+    missing = sorted(name for name in parts.builtin if not manager.plugins.get(name))
+    if missing:
+        raise CannotRun(f"the plug-in for {missing[0]} did not register in {settings.plugins_dir}: the log says why")
+    client = kube_client(settings.kubernetes, everything)
+    pods = pod_sources(settings, client)
+    cluster = None
+    if client is not None:
+        stack.push_async_callback(client.close)
+        evicts = settings.evict_inadmissible and settings.mode in (CRI, CGROUP)
+        cluster = Cluster(client, node=settings.node_name(), evicts=evicts, clock=time.time)
+    await pods.start()
+    stack.push_async_callback(pods.close)
+    publishes = cluster is not None and settings.publish_capacity and settings.mode in (CRI, CGROUP)
+    rounds = Rounds(
+        manager,
+        pods,
+        applier(settings, stack),
+        period=settings.reconcile_period,
+        report=cluster.inadmissible if cluster is not None else None,
+        publish=partial(cluster.publish, manager) if cluster is not None and publishes else None,
+    )
+    metrics.rounds, rounds.observe = rounds, metrics.observe_round
+    stack.push_async_callback(rounds.close)
+    _in_background(stack, registry.run(), "qrm-registration")
+    _in_background(stack, rounds.run(), "qrm-rounds")
+    return rounds
+
+
+async def _adjust(parts: Parts, cpu: PluginServer, stack: AsyncExitStack) -> Adjuster:
+    """The adjuster, at work."""
+    settings, rounds = parts.settings, parts.rounds
+    windows = None
+    if settings.watcher is not None:
+        token = _token(settings.watcher_token_file)
+        client = NodeClient(
+            settings.watcher, settings.node_name(), windows=WINDOWS, operators=(Operator.AVG,), token=token
+        )
+        windows = NodeWindows(client)
+        await windows.start()
+        stack.push_async_callback(windows.close)
+    usage = LocalUsage(layout_finder(settings), proc=str(settings.proc), monotonic=time.monotonic)
+    stack.callback(usage.close)
+    adjuster = Adjuster(
+        cpu,
+        settings=settings.resizing(),
+        windows=windows,
+        usages=usage,
+        pods=lambda: rounds.known if rounds is not None else (),
+        monotonic=time.monotonic,
+        clock=time.time,
+    )
+    _in_background(stack, adjuster.run(settings.adjust_interval), "qrm-adjuster")
+    return adjuster
+
+
+def _in_background(stack: AsyncExitStack, work: Coroutine[None, None, None], name: str) -> None:
+    """Until the stack unwinds."""
+    task = asyncio.create_task(work, name=name)
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    stack.push_async_callback(end)
+
+
+# --- run ---------------------------------------------------------------------------------------------------------
+
+
+def run(settings: QrmSettings, everything: Settings) -> int:
+    """Until told to stop; the exit code."""
+    try:
+        return asyncio.run(serve(settings, everything))
+    except CannotRun as error:
+        print(f"load-watcher qrm: {error}", file=sys.stderr)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        print(f"load-watcher qrm: cannot listen on {where}: {error.strerror or error}", file=sys.stderr)
+    return 1
+
+
+async def serve(settings: QrmSettings, everything: Settings) -> int:
+    """Start, run until a signal, end. What was set on containers stays."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, log.info, "settings need a restart")
+    async with assembled(settings, everything) as parts:
+        telemetry = Telemetry(version=__version__, cluster=everything.cluster.name or "")
+        telemetry.add(parts.metrics)
+        pages = Pages(parts, telemetry)
+        router = Router(pages.all(), protection=Protection(_token(settings.token_file)), meter=telemetry)
+        runner = make_runner(application(router))
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, settings.host, settings.port, shutdown_timeout=SHUTDOWN_S).start()
+            host, port = runner.addresses[0][:2]
+            log.info("plug-ins register in %s; the mode is %s", settings.plugins_dir, settings.mode)
+            print(f"load-watcher qrm listens on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
+            await stop.wait()
+            log.info("stopping; what containers have stays")
+        finally:
+            await runner.cleanup()
+    return 0

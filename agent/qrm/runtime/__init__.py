@@ -1,0 +1,17 @@
+"""How what was decided gets to running containers: not at all (`dry_run`), by the container runtime (`cri`), or by
+files of control groups (`cgroup`). Each is a `manager.Apply`."""
+
+from __future__ import annotations
+
+import logging
+
+from agent.qrm.oci import Properties
+from agent.qrm.pods import PodContainer, QrmPod
+
+log = logging.getLogger(__name__)
+
+
+async def dry_run(pod: QrmPod, container: PodContainer, properties: Properties) -> None:
+    """Say what would be set, and set nothing."""
+    wanted = ", ".join(f"{name}={value}" for name, value in properties.items())
+    log.info("would set %s on %s, container %s (dry-run)", wanted, pod.key, container.name)

@@ -1,0 +1,128 @@
+"""Properties by files of control groups, for nodes where the runtime's socket is not to be had.
+
+`cpuset.cpus` before `cpuset.mems`, as Katalyst does; where the second fails the first is put back, so that a container
+never has half of a decision. `Unified.<file>` is any other file of the group: on version 1 its controller is what
+stands before the first dot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from agent.cgroups import CgroupError, CgroupGone, CgroupUnapplied, Layout, NoCgroups, paths
+from agent.cgroups.base import Directory
+from agent.cgroups.detection import Version
+from agent.model import QosClass
+from agent.qrm import cpuset
+from agent.qrm.allocation import CPUSET_CPUS, CPUSET_MEMS
+from agent.qrm.manager import ApplyFailed
+from agent.qrm.oci import UNIFIED, Properties
+from agent.qrm.pods import PodContainer, QrmPod
+
+log = logging.getLogger(__name__)
+
+FILES = {CPUSET_CPUS: "cpuset.cpus", CPUSET_MEMS: "cpuset.mems"}
+CONTROLLER = "cpuset"
+CLASSES = (QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT)
+"""Where a pod may be whose class is not known."""
+
+
+class CgroupRuntime:
+    """The control groups as `find` finds them laid out, each time anew: a kubelet may start after us."""
+
+    def __init__(self, find: Callable[[], Layout]) -> None:
+        self._find = find
+
+    async def apply(self, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
+        """Set properties on a running container. Raises ApplyFailed."""
+        try:
+            await asyncio.to_thread(self._apply, pod, container, properties)
+        except (CgroupError, NoCgroups, ValueError) as error:
+            hint = getattr(error, "hint", "")
+            raise ApplyFailed(f"{pod.key}, container {container.name}: {error}. {hint}".rstrip(". ")) from None
+
+    def _apply(self, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
+        layout = self._find()
+        strange = [name for name in properties if name not in FILES and not name.startswith(UNIFIED)]
+        if strange:
+            raise ValueError(f"{strange[0]} cannot be set by files of control groups: use the mode cri")
+        self._set_cpuset(layout, pod, container, properties)
+        for name, value in properties.items():
+            if name.startswith(UNIFIED):
+                file = name.removeprefix(UNIFIED)
+                directory = _group(layout, file.partition(".")[0], pod, container)
+                try:
+                    if _read(directory, file) != str(value):
+                        directory.write(file, str(value))
+                finally:
+                    directory.close()
+
+    def _set_cpuset(self, layout: Layout, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
+        """Both files, or neither."""
+        wanted = [(file, str(properties[name])) for name, file in FILES.items() if name in properties]
+        if not wanted:
+            return
+        directory = _group(layout, CONTROLLER, pod, container)
+        written: list[tuple[str, str]] = []
+        try:
+            for file, value in wanted:
+                before = _read(directory, file)
+                if _same(before, value):
+                    continue
+                directory.write(file, value, hint="Are these on this machine, online, and in the group above?")
+                written.append((file, before))
+                if not _same(found := _read(directory, file), value):
+                    raise CgroupUnapplied(f"{value!r} was written, and it is {found!r}", path=directory.path)
+        except CgroupError:
+            self._put_back(directory, written)
+            raise
+        finally:
+            directory.close()
+
+    @staticmethod
+    def _put_back(directory: Directory, written: list[tuple[str, str]]) -> None:
+        for file, before in reversed(written):
+            try:
+                directory.write(file, before or "\n")  # version 2's empty is "as above", and is written as a line
+            except CgroupGone:
+                return  # the container has ended
+            except CgroupError as error:
+                log.error("%s could not be put back to %r: %s", file, before, error)
+
+
+def _group(layout: Layout, controller: str, pod: QrmPod, container: PodContainer) -> Directory:
+    """The directory of a container's group, to be closed. Raises CgroupError, NoCgroups, and ValueError for a UID that
+    is none."""
+    base = layout.root if layout.version is Version.V2 else f"{layout.root}/{controller}"
+    known = QosClass(pod.qos_class) if pod.qos_class in CLASSES else None
+    root = Directory.at(base)
+    try:
+        for qos in CLASSES if known is None else (known,):
+            path = layout.path_of(paths.pod_segments(qos, pod.uid))
+            try:
+                above = root.walk(path)
+            except CgroupGone:
+                continue
+            try:
+                for name in above.directories():
+                    if paths.container_id(name) == container.id:
+                        return above.child(name)
+            finally:
+                above.close()
+    finally:
+        root.close()
+    raise CgroupGone("the container has no group here: it has ended, or begins just now", path=base)
+
+
+def _read(directory: Directory, file: str) -> str:
+    return directory.parse(file, lambda content: content.decode("ascii").strip(), expected="text")
+
+
+def _same(text: str, wanted: str) -> bool:
+    """Whether these are the same set; the kernel may write it otherwise."""
+    try:
+        return cpuset.parse(text) == cpuset.parse(wanted)
+    except ValueError:
+        return False

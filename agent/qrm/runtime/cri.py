@@ -1,0 +1,55 @@
+"""Properties by the container runtime: UpdateContainerResources of the CRI, over its unix socket.
+
+Only what is set is sent: fields that are zero or empty leave what a container has (reference/qrm.md §3.8).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from agent.qrm.manager import ApplyFailed
+from agent.qrm.oci import FIELDS, UNIFIED, Properties
+from agent.qrm.pods import PodContainer, QrmPod
+from agent.qrm.protos import qrm_cri_v1_pb2 as pb
+from agent.qrm.protos import qrm_cri_v1_pb2_grpc as pb_grpc
+
+CALL_S = 5.0
+"""A runtime that takes longer holds up all containers of the round."""
+
+
+class CriRuntime:
+    """A container runtime that listens at `socket` (/run/containerd/containerd.sock, /run/crio/crio.sock)."""
+
+    def __init__(self, socket: Path, *, call_seconds: float = CALL_S) -> None:
+        self.socket = socket
+        self._seconds = call_seconds
+        self._channel = grpc.aio.insecure_channel(f"unix:{socket}")
+        self._stub: Any = pb_grpc.RuntimeServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        await self._channel.close()
+
+    async def apply(self, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
+        """Set properties on a running container. Raises ApplyFailed."""
+        request = pb.UpdateContainerResourcesRequest(container_id=container.id, linux=resources_of(properties))
+        try:
+            await self._stub.UpdateContainerResources(request, timeout=self._seconds)
+        except grpc.aio.AioRpcError as error:
+            what = f"UpdateContainerResources of {pod.key}, container {container.name} ({container.id[:12]})"
+            raise ApplyFailed(f"{self.socket}: {what}: {error.code().name}: {error.details()}") from None
+
+
+def resources_of(properties: Properties) -> pb.LinuxContainerResources:
+    """As the message has them."""
+    message = pb.LinuxContainerResources()
+    for name, value in properties.items():
+        if name.startswith(UNIFIED):
+            message.unified[name.removeprefix(UNIFIED)] = str(value)
+        else:
+            setattr(message, FIELDS[name], value)
+    return message
