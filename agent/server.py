@@ -20,7 +20,7 @@ from aiohttp import hdrs, web
 
 from agent.analyzer import Event
 from agent.audit import Audit, AuditError, Filter, json_lines
-from agent.cgroups import Driver, NoCgroups, Tree, find_layout, open_tree
+from agent.cgroups import Driver, Layout, NoCgroups, Tree, find_layout, open_tree
 from agent.executor import Cluster, Executor, Groups, KubeletGroups, OnExit, Permissions, PutBack
 from agent.loop import Agent, Clocks, Surroundings
 from agent.metrics import Metrics
@@ -116,12 +116,16 @@ class WrittenGroups:
     def __init__(self, settings: AgentSettings) -> None:
         self._root = str(settings.cgroup)
         self._driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
+        self._nest = settings.cgroup_nest
         self._tree: Tree | None = None
-        self.groups: Groups = KubeletGroups(lambda: find_layout(self._root, driver=self._driver), self._opened)
+        self.groups: Groups = KubeletGroups(self._layout, self._opened)
+
+    def _layout(self) -> Layout:
+        return find_layout(self._root, driver=self._driver, nest=self._nest)
 
     def _opened(self) -> Tree:
         if self._tree is None:
-            self._tree = open_tree(find_layout(self._root, driver=self._driver))
+            self._tree = open_tree(self._layout())
         return self._tree
 
     def close(self) -> None:
@@ -235,6 +239,7 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
             interfaces=settings.interfaces,
             driver=None if settings.cgroup_driver is None else Driver(settings.cgroup_driver),
             sources=metric_sources(settings),
+            nest=settings.cgroup_nest,
             extended_cpu_allocatable=own.extended_cpu if own else lambda: None,
             run_queues=settings.run_queues,
         )

@@ -24,7 +24,7 @@ SECTION = "agent"
 MODES = ("preview", "enforce")
 ANY_PORT = values.whole(lowest=0, highest=65535)
 FEW = values.whole(lowest=0, highest=1000)
-SECONDS = values.duration(lowest=1, highest=3600)
+INTERVAL = values.duration(lowest=0.2, highest=3600)
 KEY = values.NAME
 
 
@@ -109,7 +109,7 @@ class AgentSettings(Table):
             example="true",
         ),
     )
-    interval: float = field(default=10.0, metadata=about(SECONDS, "How often the node is looked at."))
+    interval: float = field(default=10.0, metadata=about(INTERVAL, "How often the node is looked at."))
     state_file: Path = field(
         default=Path("load-watcher-agent.db"),
         metadata=about(values.PATH, "The agent's own file: original quotas and the audit. Must outlive the process."),
@@ -147,7 +147,7 @@ class AgentSettings(Table):
     evictions_per_namespace: int = field(default=3, metadata=about(FEW, "Of one namespace's pods on this node."))
     evictions_per_owner: int = field(default=1, metadata=about(FEW, "Of pods on this node that one controller owns."))
     control: str = field(
-        default="kube-system/load-watcher-agent",
+        default="load-watcher-agent/agent-control",
         metadata=about(KEY, "NAMESPACE/NAME of the ConfigMap with the brake and the cluster's budget of evictions."),
     )
     beside_others: bool = field(
@@ -210,6 +210,15 @@ class AgentSettings(Table):
             example='"systemd"',
         ),
     )
+    cgroup_nest: str | None = field(
+        default=None,
+        metadata=about(
+            values.NAME,
+            "The group that the kubelet's groups are in (its cgroupRoot, without slashes); else it is found out: none, "
+            "or kind's.",
+            example='"kubelet"',
+        ),
+    )
     interfaces: tuple[str, ...] = field(
         default=("eth0",),
         metadata=about(values.several(values.NAME, called="names of interfaces"), "Interfaces that are measured."),
@@ -259,8 +268,11 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[AgentSettings
     if queries and settings.prometheus is None:
         cure = 'for example agent.prometheus = "http://prometheus.monitoring:9090"'
         problems.append(Problem("agent.prometheus", "nobody is named who answers agent.queries", cure))
+    if "/" in (settings.cgroup_nest or ""):
+        cure = 'for example agent.cgroup_nest = "kubelet"'
+        problems.append(Problem("agent.cgroup_nest", "must be the name of one group, without slashes", cure))
     if settings.control.count("/") != 1:
-        cure = 'for example agent.control = "kube-system/load-watcher-agent"'
+        cure = 'for example agent.control = "load-watcher-agent/agent-control"'
         problems.append(Problem("agent.control", "must have the form NAMESPACE/NAME", cure))
     if not _is_loopback(settings.host) and settings.token_file is None:
         message = f"others can reach {settings.host}, and nothing keeps them from reading what the agent knows of pods"

@@ -87,7 +87,7 @@ def _version(root: str) -> Version:
     if os.path.exists(f"{root}/{OF_VERSION_2}"):
         return Version.V2
     if _controller(root, "cpu") is None:
-        hint = "Mount the host's /sys/fs/cgroup there, or say where it is (agent.cgroup_root)."
+        hint = "Mount the host's /sys/fs/cgroup there, or say where it is (agent.cgroup)."
         raise NoCgroups(f"there are no control groups in {root}: neither {OF_VERSION_2} nor cpu", hint=hint)
     return Version.HYBRID if os.path.exists(f"{root}/{UNIFIED}/{OF_VERSION_2}") else Version.V1
 

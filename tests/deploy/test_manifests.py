@@ -66,7 +66,7 @@ MONITORED = {"serviceMonitor": {"enabled": True}}
 VERSIONS = ("1.27.0", "1.37.0")
 NODE_METRIC = "slo.koordinator.sh/v1alpha1/nodemetrics"
 WRITING = ("get", "list", "watch", "create", "update", "patch", "delete")
-UNPUBLISHED = {"ServiceMonitor"}  # no schema of it is in that package
+UNPUBLISHED = {"ServiceMonitor", "PodMonitor"}  # no schemas of them are in that package
 
 
 @pytest.fixture(scope="module", params=sorted(SAME))
@@ -122,6 +122,7 @@ CHARTS: dict[str, dict[str, Any]] = {
             {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
         ],
         "scheduler": {"enabled": True, "profiles": BINDING},
+        "agent": {"enabled": True, "podMonitor": {"enabled": True, "labels": {"a": "b"}}},
         "extraEnv": [{"name": "LOG_LEVEL", "value": "debug"}],
         "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
         "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca", "readOnly": True}],

@@ -108,3 +108,28 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "load-watcher.tomlKey" -}}
 {{- if regexMatch "^[A-Za-z0-9_-]+$" . }}{{ . }}{{ else }}{{ toJson . }}{{ end -}}
 {{- end -}}
+
+{{/* Not the watcher's own: its Service must not find the agents. */}}
+{{- define "load-watcher.agentSelectorLabels" -}}
+app.kubernetes.io/name: {{ printf "%s-agent" (default .Chart.Name .Values.nameOverride | trunc 57 | trimSuffix "-") }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "load-watcher.agentLabels" -}}
+{{ include "load-watcher.agentSelectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* The settings of the agents with what only the release knows. */}}
+{{- define "load-watcher.agentConfig" -}}
+{{- $config := deepCopy .Values.agent.config -}}
+{{- $agent := default dict $config.agent -}}
+{{- $_ := set $agent "control" (printf "%s/agent-control" .Release.Namespace) -}}
+{{- $_ := set $agent "proc" "/host/proc" -}}
+{{- $_ := set $agent "cgroup" "/host/sys/fs/cgroup" -}}
+{{- $_ := set $agent "state_file" "/state/agent.db" -}}
+{{- $_ := set $config "agent" $agent -}}
+{{- include "load-watcher.toml" (dict "table" $config "path" "") -}}
+{{- end -}}
