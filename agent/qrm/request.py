@@ -82,8 +82,7 @@ def whole_own(request: ResourceRequest) -> int:
     quantity = whole(request)
     if not quantity:
         raise CannotAllocate(
-            f"pods of the role {request.pod_role!r} have {request.resource_name} of their own, "
-            f"and container {request.container_name} asks for none"
+            f"container {request.container_name} is to have {request.resource_name} of its own, and asks for none"
         )
     return quantity
 

@@ -141,18 +141,19 @@ def test_odd_plugins(tmp_path: Path):
         path = tmp_path / "odd.sock"
         served = SocketServer(path, [lambda server: pb_grpc.add_ResourcePluginServicer_to_server(Odd(), server)])
         await served.start()
-        endpoint = Endpoint("cpu", path, call_seconds=0.2)
+        endpoint, impatient = Endpoint("cpu", path), Endpoint("cpu", path, call_seconds=0.2)
         try:
             with pytest.raises(PluginFailed, match="its answer is about pod_uid 'somebody else', not 'p'"):
                 await endpoint.hints(ask("cpu", "p", "", 1))
             with pytest.raises(PluginFailed, match="its answer is about container_name 'another', not 'container0'"):
                 await endpoint.allocate(ask("cpu", "p", "", 1))
             with pytest.raises(PluginFailed, match="failed in RemovePod: DEADLINE_EXCEEDED"):
-                await endpoint.remove_pod("p")
+                await impatient.remove_pod("p")
             with pytest.raises(PluginFailed, match="failed in GetResourcesAllocation: UNIMPLEMENTED"):
                 await endpoint.allocations()
         finally:
             await endpoint.close()
+            await impatient.close()
             await served.stop(grace=0)
         with pytest.raises(PluginFailed, match="CANCELLED"):
             await endpoint.allocations()

@@ -1,0 +1,481 @@
+"""CPUs as Katalyst's dynamic policy gives them: by the pod's QoS level and its enhancements, for pods that were written
+for Katalyst (reference/qrm.md §5.2).
+
+    shared_cores     a pool by name; all that is nobody's own for the first half minute, then the pool
+    reclaimed_cores  the pool `reclaim`, which gets what the others leave
+    dedicated_cores  CPUs of its own on the NUMA nodes of the hint
+    system_cores     every CPU
+
+Pure: no I/O, no clock (`now` is handed in).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import msgspec
+
+from agent.qrm import cpuset
+from agent.qrm.allocation import CPUSET_CPUS, AllocationInfo, WireHints, wire_hints
+from agent.qrm.calculator import (
+    take_by_numa_balance,
+    take_by_topology,
+    take_single_by_numa_balance,
+)
+from agent.qrm.cpuset import NONE, CpuSet
+from agent.qrm.machine import Machine
+from agent.qrm.pods import QOS_ANNOTATION, SHARED_CORES, SYSTEM_CORES
+from agent.qrm.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole_own
+from agent.qrm.resize import pool_sizes
+from agent.qrm.topology import Hint
+
+DEDICATED_CORES = "dedicated_cores"
+RECLAIMED_CORES = "reclaimed_cores"
+LEVELS = (SHARED_CORES, RECLAIMED_CORES, DEDICATED_CORES, SYSTEM_CORES)
+MEMORY_ENHANCEMENT = "katalyst.kubewharf.io/memory_enhancement"
+CPU_ENHANCEMENT = "katalyst.kubewharf.io/cpu_enhancement"
+NUMA_BINDING, NUMA_EXCLUSIVE = "numa_binding", "numa_exclusive"
+PAIRING, EVENLY, POOL = "full_pcpus_pairing", "distribute_evenly_across_numa", "cpuset_pool"
+NUMA_NUMBER, NUMA_IDS = "katalyst.kubewharf.io/numa_number", "katalyst.kubewharf.io/numa_ids"
+SHARE, RECLAIM = "share", "reclaim"
+NO_HINTS = "no available cpu hints"
+BOUND_FACTOR = 2.0
+"""A pool that is bound to a NUMA node is to have this much of what its pods ask for."""
+RAMP_UP_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class KatalystSettings:
+    """`reclaim` says whether reclaimed pods may have what others leave; `debug` are annotations of pods that are left
+    alone, `enhancement` what memory enhancements a pod has unless it says otherwise."""
+
+    reserved: CpuSet = NONE
+    reclaim: bool = False
+    debug: frozenset[str] = frozenset()
+    enhancement: Mapping[str, str] = field(default_factory=dict)
+    ramp_up: float = RAMP_UP_S
+
+
+class KatalystRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One container: `cpus` are its own, `pool` is where it is otherwise, `nodes` are those of its hint."""
+
+    pod_uid: str
+    container_name: str
+    qos_level: str
+    request: float
+    since: float
+    pod_namespace: str = ""
+    pod_name: str = ""
+    pool: str = ""
+    cpus: str = ""
+    nodes: tuple[int, ...] = ()
+    exclusive: bool = False
+    sidecar: bool = False
+
+
+class KatalystDocument(msgspec.Struct, frozen=True):
+    """What is kept of the plug-in."""
+
+    pods: dict[str, dict[str, KatalystRecord]]
+    policyName: str = "dynamic"  # noqa: N815 - Katalyst's name
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a request asks for besides a number."""
+
+    level: str
+    memory: Mapping[str, str]
+    cpu: Mapping[str, str]
+    debug: bool
+
+    @property
+    def bound(self) -> bool:
+        return self.memory.get(NUMA_BINDING) == "true"
+
+    @property
+    def exclusive(self) -> bool:
+        return self.memory.get(NUMA_EXCLUSIVE) == "true"
+
+    @property
+    def paired(self) -> bool:
+        return self.cpu.get(PAIRING) == "true"
+
+    @property
+    def evenly(self) -> bool:
+        return self.cpu.get(EVENLY) == "true"
+
+
+class KatalystCpuPlugin:
+    """The CPUs of a machine, by Katalyst's rules."""
+
+    name = "qrm_cpu_plugin_dynamic"
+    resource = CPU
+    aligned = True
+    reconciled = True
+
+    def __init__(self, machine: Machine, settings: KatalystSettings, *, now: Callable[[], float]) -> None:
+        self.machine = machine
+        self.settings = settings
+        self._now = now
+        self._records: dict[tuple[str, str], KatalystRecord] = {}
+        usable = machine.all - settings.reserved
+        if not usable:
+            raise ValueError("all CPUs of this machine are reserved: pods need one at least")
+        least = min(max(4, len(machine.nodes)), len(usable))
+        self._first_reclaim, _ = take_single_by_numa_balance(machine, usable, least)
+
+    # --- what the manager asks -----------------------------------------------------------------------------------
+
+    def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
+        """NUMA nodes for pods that are bound to them; None for all others. Raises CannotAllocate where there are none,
+        as Katalyst's plug-in does."""
+        wish = self._wish(request)
+        if wish.debug or request.container_type == ContainerType.INIT:
+            return None
+        kept = self._records.get((request.pod_uid, request.container_name))
+        if kept is not None and kept.request >= request.quantity:
+            return self._hints_of(kept)
+        if wish.level == DEDICATED_CORES:
+            main = self._main_of(request)
+            return self._hints_of(main) if main else self._dedicated_hints(request, wish)
+        if wish.level == SHARED_CORES and wish.bound:
+            return self._bound_hints(request)
+        return None
+
+    def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
+        """What the container gets; None for an init container. The same again for a container that has as much as it
+        asks for. Raises CannotAllocate, and then the container has nothing."""
+        try:
+            return self._allocate(request)
+        except CannotAllocate:
+            self._records.pop((request.pod_uid, request.container_name), None)
+            raise
+
+    def _allocate(self, request: ResourceRequest) -> AllocationInfo | None:
+        wish = self._wish(request)
+        if request.container_type == ContainerType.INIT:
+            return None
+        if wish.debug:
+            return AllocationInfo()
+        key = (request.pod_uid, request.container_name)
+        kept = self._records.get(key)
+        if kept is None or kept.request < request.quantity or kept.qos_level != wish.level:
+            self._records.pop(key, None)
+            kept = self._records[key] = self._new_record(request, wish)
+        return self._info(kept)
+
+    def remove(self, pod_uid: str) -> None:
+        """A pod has gone; what it had is free."""
+        for key in [key for key in self._records if key[0] == pod_uid]:
+            del self._records[key]
+
+    def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
+        """By pod and container, as they are now."""
+        found: dict[str, dict[str, AllocationInfo]] = {}
+        for (pod, container), record in sorted(self._records.items()):
+            found.setdefault(pod, {})[container] = self._info(record)
+        return found
+
+    # --- for readers ---------------------------------------------------------------------------------------------
+
+    def pools(self) -> dict[str, CpuSet]:
+        """The CPUs of each pool that somebody is in, and of `reclaim`."""
+        taken = self._own()
+        free = self.machine.all - self.settings.reserved - taken
+        found: dict[str, CpuSet] = {}
+        bound = self._wanted_of(bound=True)
+        for node, wanted in bound.items():
+            assert node is not None
+            found |= self._generated(free & self.machine.nodes.get(node, NONE), wanted)
+        rest = free - self.machine.on(node for node in bound if node is not None)
+        for wanted in self._wanted_of(bound=False).values():
+            found |= self._generated(rest or free, wanted)
+        left = free - NONE.union(*found.values())
+        enough = len(left) >= len(self._first_reclaim) and (found or taken)
+        found[RECLAIM] = left if enough else (self._first_reclaim - taken) or free
+        return found
+
+    def by_node(self, pod_uid: str, container_name: str) -> dict[int, float]:
+        """How many CPUs a container has on each NUMA node; a sidecar has none."""
+        record = self._records.get((pod_uid, container_name))
+        if record is None or record.sidecar:
+            return {}
+        cpus = self._cpus_of(record)
+        return {node: float(len(cpus & own)) for node, own in self.machine.nodes.items() if cpus & own}
+
+    def allocatable_by_node(self) -> dict[int, float]:
+        """How many CPUs pods may have on each NUMA node."""
+        return {node: float(len(cpus - self.settings.reserved)) for node, cpus in self.machine.nodes.items()}
+
+    def capacity_by_node(self) -> dict[int, float]:
+        """How many CPUs each NUMA node has."""
+        return {node: float(len(cpus)) for node, cpus in self.machine.nodes.items()}
+
+    # --- on disk -------------------------------------------------------------------------------------------------
+
+    def document(self) -> dict[str, Any]:
+        """All that is to be kept."""
+        pods: dict[str, dict[str, KatalystRecord]] = {}
+        for (pod, container), record in sorted(self._records.items()):
+            pods.setdefault(pod, {})[container] = record
+        plain: dict[str, Any] = msgspec.to_builtins(KatalystDocument(pods))
+        return plain
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """Take over what `document` gave. Raises ValueError for what is none, and for CPUs that this machine has not or
+        that two containers have; then nothing of it is taken over."""
+        try:
+            read = msgspec.convert(document, KatalystDocument)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"it is no state of CPUs: {error}") from None
+        taken: set[int] = set()
+        for record in (record for pod in read.pods.values() for record in pod.values()):
+            own = cpuset.parse(record.cpus)
+            if own & taken:
+                raise ValueError(f"the CPUs {cpuset.text(own & taken)} are two containers' own")
+            taken |= own
+        if strange := taken - (self.machine.all - self.settings.reserved):
+            raise ValueError(f"the CPUs {cpuset.text(strange)} are given away, and reserved, offline or not there")
+        self._records = {(r.pod_uid, r.container_name): r for pod in read.pods.values() for r in pod.values()}
+
+    # --- what is asked for ---------------------------------------------------------------------------------------
+
+    def _wish(self, request: ResourceRequest) -> _Wish:
+        """Raises CannotAllocate for a level that there is not, and for enhancements that cannot be read."""
+        level = request.annotations.get(QOS_ANNOTATION, SHARED_CORES)
+        if level not in LEVELS:
+            raise CannotAllocate(f"{QOS_ANNOTATION} is {level!r}, and may be {', '.join(LEVELS)}")
+        memory = {**self.settings.enhancement, **_enhancement(request, MEMORY_ENHANCEMENT)}
+        debug = bool(self.settings.debug & request.annotations.keys())
+        wish = _Wish(level, memory, _enhancement(request, CPU_ENHANCEMENT), debug)
+        if wish.level == DEDICATED_CORES and not debug:
+            if not wish.bound:
+                raise CannotAllocate(f"{DEDICATED_CORES} need {NUMA_BINDING} in {MEMORY_ENHANCEMENT}")
+            if wish.evenly and NUMA_NUMBER not in wish.cpu:
+                raise CannotAllocate(f"{EVENLY} needs {NUMA_NUMBER}")
+            if wish.paired and wish.exclusive:
+                raise CannotAllocate(f"{PAIRING} and {NUMA_EXCLUSIVE} exclude each other")
+        return wish
+
+    def _main_of(self, request: ResourceRequest) -> KatalystRecord | None:
+        """Of a sidecar: what its pod's main container has of its own."""
+        if request.container_type != ContainerType.SIDECAR:
+            return None
+        return next((r for key, r in sorted(self._records.items()) if key[0] == request.pod_uid and r.cpus), None)
+
+    # --- hints ---------------------------------------------------------------------------------------------------
+
+    def _dedicated_hints(self, request: ResourceRequest, wish: _Wish) -> tuple[Hint, ...]:
+        found = self._node_sets(request, wish)
+        if not found:
+            raise CannotAllocate(NO_HINTS)
+        least = min(map(len, found))
+        return tuple(Hint(nodes, preferred=len(nodes) == least) for nodes in found)
+
+    def _node_sets(self, request: ResourceRequest, wish: _Wish) -> list[frozenset[int]]:
+        """Sets of nodes, smaller ones first, that have the CPUs, and of which small ones keep within a socket."""
+        needed, free = whole_own(request), self._free_by_node(wish)
+        named = wish.cpu.get(NUMA_IDS)
+        if named is not None:
+            nodes = _nodes(named)
+            return [nodes] if nodes <= free.keys() and self._holds(nodes, needed, free, wish) else []
+        per_node = -(-len(self.machine.all) // len(self.machine.nodes))
+        fewest = max(1, -(-needed // per_node))
+        most = len(self.machine.nodes) if wish.exclusive else 1
+        if NUMA_NUMBER in wish.cpu:
+            fewest = most = _number(wish.cpu[NUMA_NUMBER])
+        per_socket = len(self.machine.nodes) // len(self.machine.sockets)
+        return [
+            nodes
+            for size in range(fewest, most + 1)
+            for nodes in map(frozenset, combinations(sorted(free), size))
+            if (size > per_socket or len(self._sockets_of(nodes)) == 1) and self._holds(nodes, needed, free, wish)
+        ]
+
+    def _sockets_of(self, nodes: Iterable[int]) -> set[int]:
+        return {self.machine.cpus[cpu].socket for cpu in self.machine.on(nodes)}
+
+    def _holds(self, nodes: frozenset[int], needed: int, free: Mapping[int, int], wish: _Wish) -> bool:
+        if wish.evenly:
+            share, odd = divmod(needed, len(nodes))
+            return not odd and all(free[node] >= share for node in nodes)
+        return sum(free[node] for node in nodes) >= needed
+
+    def _free_by_node(self, wish: _Wish) -> dict[int, int]:
+        """CPUs that a dedicated pod may have on each node; nodes that it may not be on are left out."""
+        found = {}
+        for node in self.machine.nodes:
+            there = [record for record in self._records.values() if node in record.nodes]
+            if any(record.exclusive for record in there) or (wish.exclusive and there):
+                continue
+            free = self._free_on(node)
+            found[node] = len(self._whole_cores(free)) if wish.paired else len(free)
+        return found
+
+    def _free_on(self, node: int) -> CpuSet:
+        return self.machine.nodes[node] - self.settings.reserved - self._own()
+
+    def _whole_cores(self, cpus: CpuSet) -> CpuSet:
+        return NONE.union(*(core for core in self.machine.cores.values() if core <= cpus))
+
+    def _bound_hints(self, request: ResourceRequest) -> tuple[Hint, ...]:
+        """Single nodes with room, those preferred that have most left (Katalyst's "spreading")."""
+        left = {}
+        for node in self.machine.nodes:
+            if any(record.exclusive and node in record.nodes for record in self._records.values()):
+                continue
+            asked = sum(r.request for r in self._records.values() if r.qos_level == SHARED_CORES and r.nodes == (node,))
+            left[node] = len(self._free_on(node)) - asked
+        fitting = {node: room for node, room in left.items() if room >= request.quantity}
+        if not fitting:
+            raise CannotAllocate(NO_HINTS)
+        most = max(fitting.values())
+        return tuple(Hint(frozenset({node}), preferred=room == most) for node, room in sorted(fitting.items()))
+
+    def _hints_of(self, record: KatalystRecord) -> tuple[Hint, ...] | None:
+        return (Hint(frozenset(record.nodes), preferred=True),) if record.nodes else None
+
+    # --- allocations ---------------------------------------------------------------------------------------------
+
+    def _new_record(self, request: ResourceRequest, wish: _Wish) -> KatalystRecord:
+        nodes, cpus, pool, sidecar = tuple(sorted(request.nodes)), NONE, "", False
+        if wish.level == DEDICATED_CORES:
+            main = self._main_of(request)
+            sidecar = main is not None
+            nodes = main.nodes if main else nodes or tuple(sorted(self._dedicated_hints(request, wish)[0].nodes or ()))
+            cpus = NONE if sidecar else self._take(request, wish, nodes)
+        elif wish.level == SHARED_CORES:
+            pool = wish.cpu.get(POOL, SHARE)
+            if wish.bound and len(nodes) != 1:
+                raise CannotAllocate(f"{SHARED_CORES} with {NUMA_BINDING} need the hint of one NUMA node")
+            nodes = nodes if wish.bound else ()
+            self._check_room(request, nodes)
+        elif wish.level == RECLAIMED_CORES:
+            pool = RECLAIM
+        return KatalystRecord(
+            pod_uid=request.pod_uid,
+            container_name=request.container_name,
+            qos_level=wish.level,
+            request=request.quantity,
+            since=self._now(),
+            pod_namespace=request.pod_namespace,
+            pod_name=request.pod_name,
+            pool=pool,
+            cpus=cpuset.text(cpus),
+            nodes=nodes,
+            exclusive=wish.exclusive and wish.level == DEDICATED_CORES,
+            sidecar=sidecar,
+        )
+
+    def _check_room(self, request: ResourceRequest, nodes: tuple[int, ...]) -> None:
+        """Shared pods may not ask for more than there is that is nobody's own."""
+        free = self.machine.on(nodes) if nodes else self.machine.all
+        free -= self.settings.reserved | self._own()
+        asked = sum(r.request for r in self._records.values() if r.qos_level == SHARED_CORES and r.nodes == nodes)
+        if asked + request.quantity > len(free):
+            raise CannotAllocate(f"{NO_HINTS}: shared pods would ask for {asked + request.quantity:g} of {len(free)}")
+
+    def _take(self, request: ResourceRequest, wish: _Wish, nodes: tuple[int, ...]) -> CpuSet:
+        """CPUs of its own on these nodes."""
+        needed, left = whole_own(request), self._free_by_node(wish)
+        if not set(nodes) <= left.keys() or not self._holds(frozenset(nodes), needed, left, wish):
+            raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs are not free on NUMA nodes {cpuset.text(nodes)}")
+        if wish.exclusive:
+            return NONE.union(*(self._free_on(node) for node in nodes))
+        if wish.paired and needed % self.machine.cpus_per_core:
+            raise CannotAllocate(f"{PAIRING} needs whole cores of {self.machine.cpus_per_core} CPUs, not {needed} CPUs")
+        taken = NONE
+        for node in nodes:
+            share = needed // len(nodes) if wish.evenly else min(needed - len(taken), left[node])
+            free = self._whole_cores(self._free_on(node)) if wish.paired else self._free_on(node)
+            taken |= take_by_topology(self.machine, free, share, align_l3=True)
+        return taken
+
+    def _own(self) -> CpuSet:
+        return NONE.union(*(cpuset.parse(record.cpus) for record in self._records.values()))
+
+    # --- pools ---------------------------------------------------------------------------------------------------
+
+    def _wanted_of(self, *, bound: bool) -> dict[int | None, dict[str, int]]:
+        """Sizes of pools by name, by the node that they are bound to (None: to no node)."""
+        sums: dict[int | None, dict[str, float]] = {}
+        for record in self._records.values():
+            if record.qos_level != SHARED_CORES or bool(record.nodes) != bound:
+                continue
+            of = sums.setdefault(record.nodes[0] if bound else None, {})
+            name = _pool_name(record)
+            of[name] = of.get(name, 0.0) + math.ceil(round(record.request * 1000, 6)) / 1000
+        factor = BOUND_FACTOR if bound else 1.0
+        return {
+            node: {name: max(1, math.ceil(round(size * factor, 6))) for name, size in sorted(pools.items())}
+            for node, pools in sums.items()
+        }
+
+    def _generated(self, available: CpuSet, wanted: Mapping[str, int]) -> dict[str, CpuSet]:
+        """Pools by name, evenly over the nodes; all of them all there is where they cannot be told apart."""
+        sizes = pool_sizes(len(available), wanted, {}, expand=not self.settings.reclaim)
+        if sum(sizes.values()) > len(available):
+            return dict.fromkeys(wanted, available)
+        found: dict[str, CpuSet] = {}
+        left = available
+        for name in sorted(sizes):
+            found[name], left = take_by_numa_balance(self.machine, left, sizes[name])
+        return found
+
+    def _cpus_of(self, record: KatalystRecord) -> CpuSet:
+        if record.qos_level == SYSTEM_CORES:
+            return self.machine.all
+        if record.sidecar:
+            main = next((r for key, r in self._records.items() if key[0] == record.pod_uid and r.cpus), None)
+            return cpuset.parse(main.cpus) if main else self.machine.all - self.settings.reserved - self._own()
+        if record.qos_level == DEDICATED_CORES:
+            return cpuset.parse(record.cpus)
+        if record.qos_level == RECLAIMED_CORES:
+            reclaim = self.pools()[RECLAIM]
+            return (reclaim & self.machine.on(record.nodes) if len(record.nodes) == 1 else NONE) or reclaim
+        if not record.nodes and self._now() - record.since < self.settings.ramp_up:
+            return self.machine.all - self.settings.reserved - self._own()
+        return self.pools()[_pool_name(record)]
+
+    def _info(self, record: KatalystRecord) -> AllocationInfo:
+        cpus = self._cpus_of(record)
+        return AllocationInfo(
+            CPUSET_CPUS,
+            is_scalar_resource=True,
+            allocated_quantity=0.0 if record.sidecar else float(len(cpus)),
+            allocation_result=cpuset.text(cpus),
+            resource_hints=wire_hints(self._hints_of(record) or ()) if record.nodes else WireHints(),
+        )
+
+
+def _pool_name(record: KatalystRecord) -> str:
+    return f"{record.pool}-NUMA{record.nodes[0]}" if record.nodes else record.pool
+
+
+def _enhancement(request: ResourceRequest, name: str) -> dict[str, str]:
+    """An annotation with a JSON object of texts. Raises CannotAllocate."""
+    text = request.annotations.get(name)
+    if not text:
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.MsgspecError as error:
+        raise CannotAllocate(f"the annotation {name} is no JSON object of texts: {error}") from None
+
+
+def _nodes(text: str) -> frozenset[int]:
+    try:
+        return cpuset.parse(text)
+    except ValueError as error:
+        raise CannotAllocate(f"{NUMA_IDS}: {error}") from None
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise CannotAllocate(f"{NUMA_NUMBER} is {text!r}, and must be a number above 0")
+    return int(text)
