@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections import ChainMap
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -24,10 +25,11 @@ from agent.cgroups import Driver, Layout, NoCgroups, Tree, find_layout, open_tre
 from agent.executor import Cluster, Executor, Groups, KubeletGroups, OnExit, Permissions, PutBack
 from agent.loop import Agent, Clocks, Surroundings
 from agent.metrics import Metrics
+from agent.policy.policies import Abilities, KnownMetrics, TriggerOnly
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
 from agent.registry import MetricRefused, installed_metrics
 from agent.settings import AgentSettings
-from agent.state import Collector, MetricSource, NoPods, Places, PodFacts, PodSource
+from agent.state import COLLECTED, Collector, MetricSource, NoPods, Places, PodFacts, PodSource
 from agent.state.informed import InformedPods
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.prometheus import PrometheusQuestions
@@ -206,7 +208,12 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
     return sources
 
 
-def policy_source(settings: AgentSettings, client: KubeClient | None, metrics: Metrics) -> PolicySource:
+def known(metrics: Metrics) -> KnownMetrics:
+    """What rules may name: what the agent can act on, and what is merely measured, for which it keeps new pods away."""
+    return ChainMap[str, Abilities](metrics, dict.fromkeys(COLLECTED, TriggerOnly()))  # type: ignore[arg-type]
+
+
+def policy_source(settings: AgentSettings, client: KubeClient | None, metrics: KnownMetrics) -> PolicySource:
     """Where policies come from. Raises CannotRun."""
     if settings.policies is not None:
         return DirectoryPolicies(settings.policies, metrics=metrics)
@@ -230,7 +237,7 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
         own = None if client is None else OwnNode(client, settings.node_name())
         options, node = settings.options(), settings.node_name()
         metrics = metrics_of(settings)
-        policies = policy_source(settings, client, metrics)
+        policies = policy_source(settings, client, known(metrics))
         places = Places(proc=str(settings.proc), cgroup=str(settings.cgroup))
         collector = Collector(
             pod_source(settings, client),

@@ -606,13 +606,14 @@ def _check_policies(path: Path) -> int:
     """Print what is wrong with policies, and what is odd; the exit code."""
     from agent.policy.source import check_policies
     from agent.registry import MetricRefused, installed_metrics
+    from agent.server import known
 
     try:
         metrics = installed_metrics()
     except MetricRefused as error:
         click.echo(f"load-watcher agent: {error}\n  {error.hint}", err=True)
         return COULD_NOT
-    reading = check_policies(path, metrics=metrics)
+    reading = check_policies(path, metrics=known(metrics))
     for notice in reading.notices:
         click.echo(str(notice))
     for problem in reading.problems:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 from agent.cgroups import CgroupError, Driver, Layout, NoCgroups, Tree, find_layout, open_tree
 from agent.model import PodState, Series, State
-from agent.state.node import Node
+from agent.state.node import CPU_RATES, DISK, LOADS, NETWORK, PRESSURES, SPANS, Node
+from agent.state.node import MEMORY as OF_MEMORY
 from agent.state.readings import MetricSource, NoPods, PodFacts, PodSource, Readings
 from agent.state.usage import EXTENDED_CPU, EXTENDED_MEMORY, MEMORY, OF_GROUPS, RUN_QUEUE, Usage
 
@@ -24,6 +25,14 @@ log = logging.getLogger(__name__)
 PODS = "pods"
 """Under this name `State.missing` says why there are no pods; it is no metric."""
 EXTENDED_SHARE = "ext_cpu_total_distribute"
+COLLECTED = frozenset(
+    {
+        *("cpu_core_numbers", "exclusive_cpu_idle", *CPU_RATES, *LOADS, *OF_MEMORY, *DISK, *NETWORK),
+        *(f"psi_{what}_{share}_{span}" for what in PRESSURES for share in ("some", "full") for span in SPANS),
+        *(*OF_GROUPS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY, EXTENDED_SHARE),
+    }
+)
+"""Every metric that is measured here, and that a rule may name."""
 YOUNG_INTERVALS = 3.0
 """A sample older than so many intervals is missing."""
 

@@ -210,6 +210,8 @@ def test_once_explains_in_words(machine: Machine):
 
 
 def test_policies_are_checked(machine: Machine):
+    """A rule on what is only measured is one too: it keeps new pods away."""
+    machine.put(a_rule(metricRule={"name": "cpu_load_15_min", "value": "4"}))
     assert "3 policies, nothing is wrong with them" in run(machine, "--check", str(machine.policies)).stdout
     write(machine.policies, all=text_of(node_qos(a_rule(actionName="throtle"))))
     wrong = run(machine, "--check", str(machine.policies))

@@ -9,7 +9,7 @@ import pytest
 
 from agent.cgroups import Driver
 from agent.model import QosClass, State
-from agent.state import Readings
+from agent.state import COLLECTED, Readings
 from tests.agent.state.node import CORE, MIB, FakeNode, container_id, pod, uid
 
 OF_NODE = {
@@ -58,6 +58,10 @@ RATES_OF_NODE = {name for name in OF_NODE if name.startswith(("disk_", "network_
     "cpu_total_utilization",
     "exclusive_cpu_idle",
 }
+
+
+def test_what_rules_may_name_is_what_is_measured():
+    assert COLLECTED == OF_NODE | OF_PODS
 
 
 @pytest.fixture
