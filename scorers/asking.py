@@ -27,11 +27,39 @@ class AskError(Exception):
 
 
 async def explain(
-    address: str, profile: str, pod: Mapping[str, Any], *, nodes: Sequence[str] = (), token: str | None = None
+    address: str,
+    profile: str,
+    pod: Mapping[str, Any],
+    *,
+    nodes: Sequence[str] = (),
+    plugins: Sequence[str] = (),
+    token: str | None = None,
 ) -> dict[str, Any]:
-    """The answer of POST /scheduler/{profile}/explain, over these nodes or, without any, over all that are known."""
+    """The answer of POST /scheduler/{profile}/explain, over these nodes or, without any, over all that are known; by
+    these of its plug-ins or, without any, by all. Raises AskError."""
     body = msgspec.json.encode({"Pod": pod, **({"NodeNames": list(nodes)} if nodes else {})})
-    return await ask(f"{address.rstrip('/')}/scheduler/{profile}/explain", body=body, token=token)
+    document = await ask(f"{address.rstrip('/')}/scheduler/{profile}/explain", body=body, token=token)
+    return by_plugins(document, plugins) if plugins and document["nodes"] else document
+
+
+def by_plugins(document: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+    """An answer as if the profile had only these of its plug-ins. Raises AskError for one that it does not have."""
+    profile, there = document["profile"], sorted({each["name"] for each in document["nodes"][0]["plugins"]})
+    if missing := sorted(set(wanted) - set(there)):
+        told = f"the profile {profile} has no plug-in {', '.join(missing)}"
+        raise AskError(told, hint=f"it has {', '.join(there)}; --profile NAME asks another")
+    nodes = [_by_plugins(node, wanted) for node in document["nodes"]]
+    return {**document, "nodes": sorted(nodes, key=lambda each: (not each["passes"], -each["score"], each["name"]))}
+
+
+def _by_plugins(node: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+    """The score is the mean by weights, as in `ranking`, where what is no number counts as 0."""
+    plugins = [each for each in node["plugins"] if each["name"] in wanted]
+    scoring = _scoring({"plugins": plugins})
+    total = sum(each["weight"] * min(max(each["score"] or 0.0, 0.0), 100.0) for each in scoring)
+    passes = all(each["passes"] for each in plugins if each["point"] == "filter")
+    score = total / sum(each["weight"] for each in scoring) if scoring else 0.0
+    return {**node, "score": score, "passes": passes, "plugins": plugins}
 
 
 async def ask(

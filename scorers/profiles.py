@@ -26,6 +26,7 @@ from scorers.arguments import ArgumentsError, read_arguments
 from scorers.registry import UnknownPlugin, extension_points, factory_of, known_names
 from watcher.model import Window
 from watcher.settings import Problem
+from watcher.settings.values import nearest
 
 Reserve = Literal["prioritize", "bind", "off"]
 
@@ -33,6 +34,11 @@ LARGEST_WEIGHT = 10_000
 KEYS = ("plugins", "from", "profile", "precise_scores", "reserve", "bind")
 API_GROUP = "kubescheduler.config.k8s.io/"
 EXTENSION_POINTS = ("multiPoint", "filter", "preScore", "score")
+OTHER_POINTS = (
+    *("preEnqueue", "queueSort", "preFilter", "postFilter", "reserve", "permit", "preBind", "bind", "postBind"),
+)
+PROFILE_KEYS = ("schedulerName", "percentageOfNodesToScore", "plugins", "pluginConfig")
+ALIKE = 0.85  # so much like one of ours is meant to be it; NodeResourcesFit and NodeResourceLimits are less alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +211,36 @@ def _chosen(
 
 
 def _plugins_in(key: str, profile: Mapping[str, Any], reading: _Reading) -> tuple[PluginSettings, ...]:
+    before = len(reading.problems)
     sets = profile.get("plugins")
     sets = sets if isinstance(sets, Mapping) else {}
-    args = {str(each.get("name")): each.get("args") or {} for each in _dicts(profile.get("pluginConfig"))}
+    _misspelt_keys(key, profile, PROFILE_KEYS, reading)
+    _misspelt_keys(f"{key}.plugins", sets, (*EXTENSION_POINTS, *OTHER_POINTS), reading)
+    known = known_names()
+    args = _args_in(key, profile, known, reading)
+    weights, points = _enabled_in(sets)
+    for name in sorted(set(points) - set(known)):
+        if not _is_misspelt(f"{key}.plugins.{min(points[name])}", name, known, reading):
+            reading.notices.append(f"{key}: {name} stays with kube-scheduler, it is no plug-in of ours")
+    for name in sorted(set(args) - set(points)):
+        reading.notices.append(f"{key}: {name} has arguments in pluginConfig and is not enabled")
+    found = [
+        (name, _checked_plugin(f"{key}.{name}", name, weights.get(name, 1), args.get(name, {}), reading))
+        for name in points
+        if name in known
+    ]
+    if not found and len(reading.problems) == before:
+        cure = f"enable one of {', '.join(known)} under plugins.score or plugins.filter"
+        reading.wrong(key, "no plug-in of ours is enabled there", cure)
+    return tuple(
+        PluginSettings(each.name, each.weight, each.args, tuple(p for p in each.points if p in points[name]))
+        for name, each in found
+        if each is not None
+    )
+
+
+def _enabled_in(sets: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, set[str]]]:
+    """By plug-in the weight, where one is given, and the points at which it is enabled."""
     weights: dict[str, Any] = {}
     points: dict[str, set[str]] = {}
     for point in EXTENSION_POINTS:
@@ -217,24 +250,41 @@ def _plugins_in(key: str, profile: Mapping[str, Any], reading: _Reading) -> tupl
             points.setdefault(name, set()).update(("filter", "score") if point == "multiPoint" else (point,))
             if point in ("multiPoint", "score") and each.get("weight"):
                 weights[name] = each["weight"]
-    known = known_names()
-    for name in sorted(set(points) - set(known)):
-        reading.notices.append(f"{key}: {name} stays with kube-scheduler, it is no plug-in of ours")
-    for name in sorted(set(args) & set(known) - set(points)):
-        reading.notices.append(f"{key}: {name} has arguments in pluginConfig and is not enabled")
-    found = [
-        (name, _checked_plugin(f"{key}.{name}", name, weights.get(name, 1), args.get(name, {}), reading))
-        for name in points
-        if name in known
-    ]
-    if not found:
-        cure = f"enable one of {', '.join(known)} under plugins.score or plugins.filter"
-        reading.wrong(key, "no plug-in of ours is enabled there", cure)
-    return tuple(
-        PluginSettings(each.name, each.weight, each.args, tuple(p for p in each.points if p in points[name]))
-        for name, each in found
-        if each is not None
-    )
+    return weights, points
+
+
+def _args_in(
+    key: str, profile: Mapping[str, Any], known: Sequence[str], reading: _Reading
+) -> dict[str, Mapping[str, Any]]:
+    """The arguments of our plug-ins. Those of a misspelt one would be lost, and its defaults hold without a word."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for each in _dicts(profile.get("pluginConfig")):
+        name, args = str(each.get("name")), each.get("args")
+        if name not in known:
+            _is_misspelt(f"{key}.pluginConfig", name, known, reading)
+        elif name in found:
+            reading.wrong(f"{key}.pluginConfig", f"{name} stands there twice", "leave one out")
+        elif args is not None and not isinstance(args, Mapping):
+            reading.wrong(f"{key}.{name}.args", "is no mapping", "args: {targetUtilization: 50}")
+        else:
+            found[name] = args or {}
+    return found
+
+
+def _is_misspelt(key: str, name: str, known: Sequence[str], reading: _Reading) -> bool:
+    """Whether one of ours was most likely meant; which is then said."""
+    folded = {each.casefold(): each for each in known}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=ALIKE)
+    if near:
+        reading.wrong(key, f"there is no plug-in {name}", f"did you mean {folded[near[0]]}?")
+    return bool(near)
+
+
+def _misspelt_keys(key: str, given: Mapping[str, Any], known: Sequence[str], reading: _Reading) -> None:
+    """What is known to nobody is kube-scheduler's to refuse; what is nearly known would be lost here."""
+    for each in sorted(str(name) for name in given):
+        if each not in known and (near := nearest(each, known)):
+            reading.wrong(f"{key}.{each}", "there is no such key", f"did you mean {near}?")
 
 
 def _dicts(given: Any) -> list[Mapping[str, Any]]:

@@ -416,11 +416,12 @@ _OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), de
 @main.command()
 @click.argument("manifest", metavar="POD.yaml", type=click.File("rb"))
 @click.option("--node", "nodes", multiple=True, metavar="NODE", help="Rank only these; else all that are known.")
+@click.option("--plugin", "plugins", multiple=True, metavar="NAME", help="Rank by these of the profile alone.")
 @click.option("--profile", default="default", show_default=True, metavar="NAME", help="Of the extender.")
 @_with_options(*_ASKING)
 @click.option("--explain", is_flag=True, help="Show every number that led to each score.")
 @_OUTPUT
-def score(manifest: Any, nodes: Sequence[str], **given: Any) -> None:
+def score(manifest: Any, **given: Any) -> None:
     """Rank nodes for the pod of a manifest (or of what makes pods, a Deployment for instance), as the extender would.
 
     Reserves nothing. "-" reads the manifest from standard input.
@@ -433,7 +434,8 @@ def score(manifest: Any, nodes: Sequence[str], **given: Any) -> None:
     except ValueError as error:
         click.echo(f"load-watcher: the manifest cannot be used: {error}", err=True)
         raise SystemExit(COULD_NOT) from None
-    asked = asking.explain(given["url"], given["profile"], pod, nodes=nodes, token=_token(given))
+    wanted = {"nodes": given["nodes"], "plugins": given["plugins"], "token": _token(given)}
+    asked = asking.explain(given["url"], given["profile"], pod, **wanted)
     _print_answer(asked, partial(asking.as_tables, explained=given["explain"]), output=given["output"])
 
 

@@ -42,6 +42,7 @@ PodKey = tuple[str, str]
 """Namespace and name."""
 
 REPORT_INTERVAL_S = 60.0
+NONE: I64 = np.zeros(0, dtype=np.int64)
 
 # --- one NodeMetric --------------------------------------------------------------------------------------------------
 
@@ -324,9 +325,8 @@ class WindowMetrics(_Columns):
         self._pods: Pods | None = None
         self._names: Sequence[str] = ()
         self._readings: I64 = np.zeros((len(self.resources), 0), dtype=np.int64)
-        self._reading_row: I64 = np.zeros(
-            0, dtype=np.int64
-        )  # of the node that each pod was seen on; -1 is none of ours
+        self._reading_row: I64 = NONE  # of the node that each pod was seen on; -1 is none of ours
+        self._readings_on: dict[int, I64] = {}  # the other way round
 
     @property
     def pods_known(self) -> bool:
@@ -400,6 +400,7 @@ class WindowMetrics(_Columns):
         if pods is None:
             return
         self._reading_row = np.full(len(pods.pods), -1, dtype=np.int64)
+        self._readings_on = {}
         cores, memory = pods.average.get(window, (pods.cores, pods.memory))
         amount_of = {
             "cpu": np.where(np.isnan(cores), pods.cores, cores) * 1000,
@@ -413,10 +414,12 @@ class WindowMetrics(_Columns):
         """Whose pods the readings are: rows are given to other nodes in time."""
         if self._pods is None:
             return
-        self._reading_row[np.isin(self._reading_row, rows)] = -1
         for row in rows.tolist():
+            before = self._readings_on.pop(row, NONE)
+            self._reading_row[before[self._reading_row[before] == row]] = -1
             at = self._pods.on_node.get(self._names[row])
             if at is not None:
+                self._readings_on[row] = at
                 self._reading_row[at] = row
 
     def _take_system(self, rows: I64) -> None:
@@ -424,11 +427,13 @@ class WindowMetrics(_Columns):
         if self._pods is None:
             self.system.set_all(rows, None)
             return
-        of_pods = np.zeros((len(self.resources), len(self._names)), dtype=np.int64)
-        placed = np.flatnonzero(self._reading_row >= 0)
+        on_rows = [self._readings_on.get(row, NONE) for row in rows.tolist()]
+        placed = np.concatenate([NONE, *on_rows])
+        where = np.repeat(np.arange(len(rows)), [len(each) for each in on_rows])
+        of_pods = np.zeros((len(self.resources), len(rows)), dtype=np.int64)
         for total, read in zip(of_pods, self._readings, strict=True):
-            np.add.at(total, self._reading_row[placed], read[placed])
-        self.system.set_all(rows, np.maximum(self.usage.values[:, rows] - of_pods[:, rows], 0))
+            np.add.at(total, where, read[placed])
+        self.system.set_all(rows, np.maximum(self.usage.values[:, rows] - of_pods, 0))
 
     def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings:
         """Of a pod on the node that it was seen on; the class is its own. A reading from before it was there (`at`,

@@ -143,6 +143,38 @@ def test_what_is_wrong_is_named_with_its_key_and_its_cure(tmp_path: Path, table:
     assert said in problems[key]
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "key", "said"),
+    [
+        ("TargetLoadPacking\n    args", "TargetLoadPackng\n    args", "pluginConfig", "mean TargetLoadPacking?"),
+        ("- name: LoadVariation", "- name: LoadVariaton", "plugins.score", "did you mean LoadVariationRiskBalancing?"),
+        ("- name: HighLoadFilter", "- name: highloadFilter", "plugins.filter", "did you mean HighLoadFilter?"),
+        ("pluginConfig:", "pluginConfigs:", "pluginConfigs", "did you mean pluginConfig?"),
+        ("    score:", "    scores:", "plugins.scores", "did you mean score?"),
+        ("- name: Peaks", "- name: TargetLoadPacking", "pluginConfig", "TargetLoadPacking stands there twice"),
+        (
+            "enabled:\n      - name: HighLoadFilter",
+            "enabled:\n      - name: Peaks",
+            "Peaks.args",
+            "is no mapping",
+        ),
+    ],
+)
+def test_a_slip_in_a_configuration_of_kube_scheduler_is_no_silent_default(
+    tmp_path: Path, right: str, wrong: str, key: str, said: str
+) -> None:
+    """What kube-scheduler would refuse must not be passed over here: arguments would be lost, and defaults hold."""
+    text = CONFIGURATION.replace(right, wrong)
+    assert text != CONFIGURATION
+    if "mapping" in said:
+        text = text.replace("args: {}", "args: [1]")
+    (tmp_path / "scheduler.yaml").write_text(text)
+    profiles, problems, _ = read(tmp_path, {"p": {"from": "scheduler.yaml", "profile": "trimaran"}})
+    assert profiles == ()
+    assert list(problems) == [f"scheduler.p.from.{key}"]
+    assert said in problems[f"scheduler.p.from.{key}"]
+
+
 @pytest.mark.parametrize("weight", [0, -1, 1.5, "2", True, 10**9])
 def test_weights_are_whole_numbers_above_zero(tmp_path: Path, weight: Any) -> None:
     """Zero would switch a plug-in off without a word."""

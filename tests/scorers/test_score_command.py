@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from scorers.asking import MOST_SHOWN, as_tables
+from scorers.asking import MOST_SHOWN, as_tables, by_plugins
 from scorers.extender import Extender
 from scorers.manifest import WHERE, read_pod
 from scorers.profiles import PluginSettings, ProfileSettings
@@ -65,6 +65,39 @@ def test_nodes_are_ranked_as_a_table(live: Live) -> None:
     ]
 
 
+def test_a_ranking_may_be_by_some_of_the_plug_ins(live: Live) -> None:
+    """As if the profile had no others: nobody rejects, or nobody scores."""
+
+    def ranked(*arguments: str) -> list[tuple[str, float, bool, list[str]]]:
+        result = score(live, *arguments, "-o", "json")
+        assert result.exit_code == 0, result.output
+        named = (
+            (each["name"], each["score"], each["passes"], [one["name"] for one in each["plugins"]])
+            for each in json.loads(result.stdout)["nodes"]
+        )
+        return list(named)
+
+    packing, filtering = ["TargetLoadPacking"], ["HighLoadFilter"]
+    assert ranked("--plugin", *packing) == [("a", 100.0, True, packing), ("b", 0.0, True, packing)]
+    assert ranked("--plugin", *filtering) == [("a", 0.0, True, filtering), ("b", 0.0, False, filtering)]
+    assert ranked("--plugin", *packing, "--plugin", *filtering) == ranked()
+
+
+def test_scores_of_some_plug_ins_are_added_up_by_weight() -> None:
+    """As the profile does; what is no number counts as 0, and the best is first again."""
+
+    def of(name: str, *given: float | None) -> dict[str, Any]:
+        parts = [
+            {"name": each, "point": "score", "weight": weight, "score": one}
+            for each, weight, one in zip(("A", "B", "C"), (3, 1, 5), given, strict=True)
+        ]
+        return {"name": name, "score": 1.0, "passes": True, "plugins": parts}
+
+    document = {"profile": "default", "nodes": [of("a", 20.0, 60.0, 100.0), of("b", 80.0, None, 0.0)]}
+    told = by_plugins(document, ["A", "B"])["nodes"]
+    assert [(each["name"], each["score"]) for each in told] == [("b", 60.0), ("a", 30.0)]
+
+
 def test_each_of_several_plug_ins_has_its_column_and_its_reason() -> None:
     """In the order of the profile; a score that is no number is said to be none."""
 
@@ -112,6 +145,7 @@ def test_programs_get_json(live: Live) -> None:
     ("arguments", "manifest", "said"),
     [
         (("--profile", "other"), POD, "profiles are: default"),
+        (("--plugin", "Peaks"), POD, "it has HighLoadFilter, TargetLoadPacking"),
         (("--url", "http://127.0.0.1:1"), POD, "is load-watcher running there"),
         ((), "kind: Service", "there is no pod in it: Service"),
         ((), "", "there is nothing in it"),

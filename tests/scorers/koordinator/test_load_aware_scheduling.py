@@ -4,6 +4,7 @@ bad input."""
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -548,6 +549,25 @@ def test_a_reading_of_a_pod_is_not_that_of_the_node_which_took_the_row() -> None
     cluster.set_pod(None, pod("p", node="b", containers=[ONE_CORE], scheduled=NOW - 3600), now=NOW)
     scores = plugin.score(info(containers=[ONE_CORE]), cluster, rows(cluster, "b"), now=NOW)
     assert scores.steps["cpu of pods not measured yet"].tolist() == [850]
+
+
+def test_an_event_of_a_node_looks_at_its_own_pods_alone() -> None:
+    """kubelets tell of thousands of nodes all the time, each of which must not cost a look at all pods of the cluster:
+    of 20,000 of them no array is made."""
+    many = {("default", f"p{i}"): (f"n{i % 50}", 0.1, 1.0) for i in range(20_000)}
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}))
+    cluster.set_pod_usage(usage({("default", "p"): ("a", 0.4, GI), **many}))
+    args = {"nodeMetricSource": "windowsAndPods", "scoreAccordingProdUsage": True}
+    plugin, _, _ = ask(cluster, args)
+    changed = node("a", {"cpu": "20", "memory": "100Gi"})
+    tracemalloc.start()
+    try:
+        cluster.set_node("a", changed)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 20_000
+    assert plugin.metrics.system.take(rows(cluster, "a"))[0][0].tolist() == [1600]
 
 
 @pytest.mark.parametrize(("seconds", "counted"), [(0, 50), (1, 850)])
