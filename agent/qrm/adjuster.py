@@ -194,7 +194,7 @@ def _rounded(value: float | None) -> float | None:
 
 class Adjuster:
     """Resizes the pools of a CPU plug-in that is served. `windows` and `usages` are None where there are none; `pods`
-    gives those of this node as they were last seen."""
+    gives those of this node as they were last seen, None while they are not known: then nothing is decided."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Adjuster:
         settings: ResizeSettings,
         windows: Windows | None,
         usages: Usages | None,
-        pods: Callable[[], Sequence[QrmPod]],
+        pods: Callable[[], Sequence[QrmPod] | None],
         monotonic: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
@@ -231,9 +231,12 @@ class Adjuster:
                 log.exception("the pools stay as they are")
             await asyncio.sleep(every)
 
-    async def tick(self) -> Decision:
-        """One decision, carried out. Raises OSError where it cannot be kept, and then it was not made."""
+    async def tick(self) -> Decision | None:
+        """One decision, carried out; None while it is not known which pods there are: whose load is it? Raises OSError
+        where it cannot be kept, and then it was not made."""
         pods = self._pods()
+        if pods is None:
+            return None
         used = {} if self._usages is None else await self._usages.read(pods)
         now = self._monotonic()
         seen = Seen()

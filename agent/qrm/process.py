@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from agent.qrm.plugins.base import Plugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.plugins.nic import NicPlugin
+from agent.qrm.pods import QrmPod
 from agent.qrm.podsource import ApiPods, Pods, Source, kubelet_pods
 from agent.qrm.registration import Registry, ResourcePlugins
 from agent.qrm.request import CPU
@@ -59,6 +60,8 @@ CHECKPOINT = "kubelet_qrm_checkpoint"
 """Upstream's name."""
 KUBELET_POLICIES = (("cpu_manager_state", "none"), ("memory_manager_state", "None"))
 """The kubelet's files, and what their policy must be where our plug-ins set cpusets."""
+REGISTER_S = 60.0
+REGISTER_AGAIN_S = 0.2
 SHUTDOWN_S = 5.0
 
 
@@ -277,11 +280,7 @@ async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: A
     handler = ResourcePlugins(manager, open_endpoint=partial(Endpoint, observe=metrics.observe_call))
     registry = Registry(settings.plugins_dir, {PLUGIN_TYPE: handler}, monotonic=time.monotonic)
     stack.push_async_callback(registry.close)
-    # Before the first pod: one that is admitted without a plug-in has nothing of its resource.
-    await registry.reconcile()
-    missing = sorted(name for name in parts.builtin if not manager.plugins.get(name))
-    if missing:
-        raise CannotRun(f"the plug-in for {missing[0]} did not register in {settings.plugins_dir}: the log says why")
+    await _registered(registry, manager, parts)
     client = kube_client(settings.kubernetes, everything)
     pods = pod_sources(settings, client)
     cluster = None
@@ -307,6 +306,21 @@ async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: A
     return rounds
 
 
+async def _registered(registry: Registry, manager: Manager, parts: Parts) -> None:
+    """Wait for our own plug-ins, before the first pod: one that is admitted without a plug-in has nothing of its
+    resource. Raises CannotRun."""
+    give_up = time.monotonic() + REGISTER_S
+    while True:
+        await registry.reconcile()
+        missing = sorted(name for name in parts.builtin if not manager.plugins.get(name))
+        if not missing:
+            return
+        if time.monotonic() > give_up:
+            where = parts.settings.plugins_dir
+            raise CannotRun(f"the plug-in for {missing[0]} did not register in {where}: the log says why")
+        await asyncio.sleep(REGISTER_AGAIN_S)
+
+
 async def _adjust(parts: Parts, cpu: PluginServer, stack: AsyncExitStack) -> Adjuster:
     """The adjuster, at work."""
     settings, rounds = parts.settings, parts.rounds
@@ -321,12 +335,18 @@ async def _adjust(parts: Parts, cpu: PluginServer, stack: AsyncExitStack) -> Adj
         stack.push_async_callback(windows.close)
     usage = LocalUsage(layout_finder(settings), proc=str(settings.proc), monotonic=time.monotonic)
     stack.callback(usage.close)
+
+    def pods() -> Sequence[QrmPod] | None:
+        if rounds is None:
+            return ()  # somebody else's: what the plug-in knows of them must do
+        return rounds.known if rounds.settled else None
+
     adjuster = Adjuster(
         cpu,
         settings=settings.resizing(),
         windows=windows,
         usages=usage,
-        pods=lambda: rounds.known if rounds is not None else (),
+        pods=pods,
         monotonic=time.monotonic,
         clock=time.time,
     )
@@ -355,8 +375,7 @@ def run(settings: QrmSettings, everything: Settings) -> int:
     except CannotRun as error:
         print(f"load-watcher qrm: {error}", file=sys.stderr)
     except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        print(f"load-watcher qrm: cannot listen on {where}: {error.strerror or error}", file=sys.stderr)
+        print(f"load-watcher qrm: {error}", file=sys.stderr)
     return 1
 
 
@@ -375,7 +394,12 @@ async def serve(settings: QrmSettings, everything: Settings) -> int:
         runner = make_runner(application(router))
         await runner.setup()
         try:
-            await web.TCPSite(runner, settings.host, settings.port, shutdown_timeout=SHUTDOWN_S).start()
+            site = web.TCPSite(runner, settings.host, settings.port, shutdown_timeout=SHUTDOWN_S)
+            try:
+                await site.start()
+            except OSError as error:
+                where = f"{settings.host}:{settings.port}"
+                raise CannotRun(f"cannot listen on {where}: {error.strerror or error}") from None
             host, port = runner.addresses[0][:2]
             log.info("plug-ins register in %s; the mode is %s", settings.plugins_dir, settings.mode)
             print(f"load-watcher qrm listens on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)

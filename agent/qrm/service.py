@@ -107,6 +107,8 @@ class Rounds:
         self.period = period
         self.known: tuple[QrmPod, ...] = ()
         """The pods as the last round saw them."""
+        self.settled = False
+        """Whether a round has admitted them."""
         self.records: dict[str, Record] = {}
         """The last admission of each pod that is there, by UID."""
         self.history: deque[Record] = deque(maxlen=REMEMBERED)
@@ -167,7 +169,8 @@ class Rounds:
         try:
             self.known = self._pods.listing(monotonic=began)
             await self._admit(self.known)
-            result = await self.manager.reconcile(self._settled(self.known), self._count)
+            result = await self.manager.reconcile(self._admitted(self.known), self._count)
+            self.settled = True
             if self._publish is not None:
                 await self._publish()
         except NoPods as error:
@@ -193,7 +196,7 @@ class Rounds:
             raise
         self.updates["applied"] += 1
 
-    def _settled(self, pods: tuple[QrmPod, ...]) -> list[QrmPod]:
+    def _admitted(self, pods: tuple[QrmPod, ...]) -> list[QrmPod]:
         """Those that were admitted, now or before the last restart; the others get nothing, not piece by piece
         either."""
         kept = self.manager.allocations.pods

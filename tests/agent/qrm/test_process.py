@@ -141,7 +141,7 @@ def test_example_1_pools_move_with_the_load(world: World):
             with world.run('adjust_interval = "100ms"', "step_down = 0") as qrm:
                 await eventually(lambda: runtime.cpusets() == first, what="the pools of the beginning")
                 assert {given["cpuset_mems"] for _, given in runtime.updates} == {"0-1"}
-                held = (await asyncio.to_thread(qrm.explained))["resize"]
+                held = await eventually(lambda: qrm.explained()["resize"], what="a decision")
                 assert (held["action"], held["to"]) == ("hold: no data", 76), held
             sent = len(runtime.updates)
             with Live(load) as live:

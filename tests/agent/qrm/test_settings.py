@@ -1,0 +1,109 @@
+"""[qrm]: what is read, and what is wrong with it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from agent.qrm.plugins.nic import Nic, NicAddress
+from agent.qrm.settings import QrmSettings, read_settings, validate
+from watcher.cli import main
+from watcher.settings.tables import settings_fields
+
+
+def read(**given: Any) -> QrmSettings:
+    settings, problems = read_settings(given, cwd=Path("/etc"))
+    assert not problems
+    return settings
+
+
+def test_defaults_change_nothing_and_listen_to_nobody_else():
+    settings = read()
+    assert (settings.mode, settings.host, settings.port, settings.reconcile_period) == (
+        "dry-run",
+        "127.0.0.1",
+        2022,
+        3.0,
+    )
+    assert not settings.evict_inadmissible
+    assert not settings.publish_capacity
+    assert settings.roles().class_of("storage-service") == "exclusive"
+    assert settings.roles().class_of("anybody") == "online"
+    assert settings.roles().nic == {"numa-enhancement"}
+    assert settings.plugins_dir == Path("load-watcher-qrm/plugins")
+
+
+def test_everything_from_text_as_the_environment_gives_it():
+    settings = read(
+        mode="CGROUP",
+        state_dir="qrm",
+        reconcile_period="500ms",
+        names="best-effort-cpu=cpu,a=b",
+        reserved_cpus="0-1,40-41",
+        reserved_memory="1GiB",
+        offline_roles="batch,ETL",
+        nics="eth0 numa=0,eth1 numa=1 ipv4=10.0.0.7 ipv6=fdbd::20 netns=/var/run/netns/ns1",
+        step_down="0",
+        usage_factor="1.5",
+    )
+    assert settings.mode == "cgroup"
+    assert settings.plugins_dir == Path("/etc/qrm/plugins")
+    assert settings.reconcile_period == 0.5
+    assert settings.names == (("best-effort-cpu", "cpu"), ("a", "b"))
+    assert settings.reserved_cpus == {0, 1, 40, 41}
+    assert settings.reserved_memory == 1 << 30
+    assert settings.roles().class_of("batch") == "offline"
+    assert settings.nics == (
+        Nic("eth0", 0),
+        Nic("eth1", 1, NicAddress("10.0.0.7", "fdbd::20"), "/var/run/netns/ns1"),
+    )
+    assert (settings.resizing().step_down, settings.resizing().usage_factor) == (0, 1.5)
+    assert "nics=[" in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "message"),
+    [
+        ({"mode": "kri"}, "qrm.mode", "dry-run"),
+        ({"polcy": "none"}, "qrm.polcy", "no such setting"),
+        ({"reserved_cpus": "0-"}, "qrm.reserved_cpus", "neither a number nor a range"),
+        ({"names": ["cpu"]}, "qrm.names", "two names"),
+        ({"names": ["a=cpu", "a=memory"]}, "qrm.names", "stands for two resources"),
+        ({"nics": ["eth0 speed=10"]}, "qrm.nics", "'speed' is nothing that is known of a card"),
+        ({"nics": ["eth0 ipv6=10.0.0.7"]}, "qrm.nics", "no IPv6 address"),
+        ({"nics": ["eth0 numa=left"]}, "qrm.nics", "no number of a NUMA node"),
+        ({"offline_roles": ["reranker"]}, "qrm.exclusive_roles", "is in the classes"),
+        ({"host": "0.0.0.0"}, "qrm.token_file", "others can reach 0.0.0.0"),
+        ({"watcher_token_file": "none"}, "qrm.watcher_token_file", "there is no file /etc/none"),
+        ({"usage_factor": float("nan")}, "qrm.usage_factor", "a number from 0 to 1000"),
+        ({"reconcile_period": "0s"}, "qrm.reconcile_period", "a duration"),
+    ],
+)
+def test_problems_name_the_key(given: dict[str, Any], key: str, message: str):
+    _, problems = read_settings(given, cwd=Path("/etc"))
+    assert [problem.key for problem in problems] == [key]
+    assert message in problems[0].message
+    assert problems[0].cure
+
+
+def test_config_check_looks_at_it_too(tmp_path: Path):
+    assert validate({"port": 2022}) == []
+    file = tmp_path / "settings.toml"
+    file.write_text('[qrm]\nmode = "now"\n')
+    told = CliRunner().invoke(main, ["config", "check", str(file)])
+    assert told.exit_code == 2
+    assert "qrm.mode: must be" in told.output
+
+
+def test_the_flag_of_the_seed(tmp_path: Path):
+    """--qos-resource-manager-reconcile-period, and a problem with it before anything starts."""
+    told = CliRunner().invoke(main, ["qrm", "--qos-resource-manager-reconcile-period", "often"])
+    assert told.exit_code == 2
+    assert "qrm.reconcile_period: must be a duration" in told.output
+
+
+def test_the_documentation_has_every_setting():
+    page = (Path(__file__).parents[3] / "docs" / "qrm.md").read_text()
+    lacking = [field.name for field in settings_fields(QrmSettings) if f"| `{field.name}` |" not in page]
+    assert not lacking
