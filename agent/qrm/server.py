@@ -1,4 +1,5 @@
-"""What we serve on unix sockets: our own plug-ins, for a manager of ours or of anybody who speaks the protocol.
+"""What we serve on unix sockets: our own plug-ins, for a manager of ours or of anybody who speaks the protocol; and the
+manager's pod-resources API and registration of old plug-ins.
 
 gRPC takes over a live socket without a word, and removes the path when it stops even if that is somebody else's by then
 (measured: reference/qrm.md §9). So a socket is locked, and looked at, before it is bound.
@@ -21,10 +22,18 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
+from agent.qrm.answers import PluginFailed
+from agent.qrm.cpuset import CpuSet
+from agent.qrm.endpoint import Endpoint
 from agent.qrm.files import BadState, StateFile, set_aside
+from agent.qrm.manager import Manager
 from agent.qrm.plugins.base import Plugin
+from agent.qrm.pod_resources import allocatable_resources, pod_resources
+from agent.qrm.pods import QrmPod
 from agent.qrm.protos import qrm_pluginregistration_v1_pb2 as registration_pb
 from agent.qrm.protos import qrm_pluginregistration_v1_pb2_grpc as registration_grpc
+from agent.qrm.protos import qrm_podresources_v1_pb2 as podresources_pb
+from agent.qrm.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
 from agent.qrm.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
 from agent.qrm.request import CannotAllocate, ResourceRequest
@@ -304,6 +313,69 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
             text = f"this is the plug-in for {ours}, and was asked for {request.resource_name!r}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
         return request
+
+
+# --- the manager -------------------------------------------------------------------------------------------------
+
+
+class PodResources(podresources_grpc.PodResourcesListerServicer):
+    """The pod-resources API: `pods()` are those that run here, `cpus` those that pods may have."""
+
+    def __init__(self, manager: Manager, pods: Callable[[], Iterable[QrmPod]], *, cpus: CpuSet) -> None:
+        self._manager = manager
+        self._pods = pods
+        self._cpus = cpus
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve it there."""
+        podresources_grpc.add_PodResourcesListerServicer_to_server(self, server)
+
+    async def List(self, _request: Any, _context: Any) -> podresources_pb.ListPodResourcesResponse:  # noqa: N802
+        """Every pod, with what each plug-in says of it; one that does not answer hides nobody else."""
+        found = []
+        for pod in self._pods():
+            aware = {each.name: await self._manager.aware(pod, each.name) for each in pod.containers}
+            infos = {each.name: self._manager.allocations.of(pod.uid, each.name) for each in pod.containers}
+            found.append(pod_resources(pod, aware, infos))
+        return podresources_pb.ListPodResourcesResponse(pod_resources=found)
+
+    async def GetAllocatableResources(  # noqa: N802
+        self, _request: Any, _context: Any
+    ) -> podresources_pb.AllocatableResourcesResponse:
+        """What pods of this node may have."""
+        return allocatable_resources(await self._manager.allocatable(), self._cpus)
+
+
+class LegacyRegistration(pb_grpc.RegistrationServicer):
+    """The registration of plug-ins that know nothing of a plug-in watcher: they call, and name a socket in
+    `directory`."""
+
+    def __init__(self, manager: Manager, directory: Path) -> None:
+        self._manager = manager
+        self._directory = directory
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve it there."""
+        pb_grpc.add_RegistrationServicer_to_server(self, server)
+
+    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.Empty:  # noqa: N802
+        """Ask the plug-in for its options, and have the manager ask it from now on."""
+        if request.version != VERSION:
+            asked = f"requested API version {request.version} is not supported by kubelet"
+            told = f"{asked}. Supported version is {VERSION}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
+        if not request.resource_name or Path(request.endpoint).name != request.endpoint:
+            told = "a resource name is needed, and an endpoint that is the name of a socket beside ours"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
+        endpoint = Endpoint(request.resource_name, self._directory / request.endpoint)
+        try:
+            await endpoint.open()
+        except PluginFailed as error:
+            await endpoint.close()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        await self._manager.register(request.resource_name, endpoint)
+        log.info("the plug-in for %s at %s registered itself", request.resource_name, endpoint.socket)
+        return pb.Empty()
 
 
 class _Refusing(contextlib.AbstractContextManager["_Refusing"]):
