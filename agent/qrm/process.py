@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -36,7 +37,7 @@ from agent.qrm.request import CPU
 from agent.qrm.runtime import dry_run
 from agent.qrm.runtime.cgroup import CgroupRuntime
 from agent.qrm.runtime.cri import CriRuntime
-from agent.qrm.server import CannotServe, PluginServer
+from agent.qrm.server import CannotServe, LegacyRegistration, PluginServer, PodResources, SocketServer
 from agent.qrm.service import Rounds
 from agent.qrm.settings import CGROUP, CRI, DRY_RUN, SERVER, QrmSettings
 from agent.qrm.sysfs import NoTopology, read_machine, read_nics
@@ -300,6 +301,10 @@ async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: A
         publish=partial(cluster.publish, manager) if cluster is not None and publishes else None,
     )
     metrics.rounds, rounds.observe = rounds, metrics.observe_round
+    listing = PodResources(manager, lambda: rounds.known, cpus=machine.all - settings.reserved_cpus)
+    await _answer(settings.pod_resources_path, listing.add_to, stack)
+    legacy = LegacyRegistration(manager, settings.state_dir)
+    await _answer(settings.state_dir / "kubelet.sock", legacy.add_to, stack)
     stack.push_async_callback(rounds.close)
     _in_background(stack, registry.run(), "qrm-registration")
     _in_background(stack, rounds.run(), "qrm-rounds")
@@ -319,6 +324,16 @@ async def _registered(registry: Registry, manager: Manager, parts: Parts) -> Non
             where = parts.settings.plugins_dir
             raise CannotRun(f"the plug-in for {missing[0]} did not register in {where}: the log says why")
         await asyncio.sleep(REGISTER_AGAIN_S)
+
+
+async def _answer(path: Path, add: Callable[[Any], None], stack: AsyncExitStack) -> None:
+    """Serve this on a socket. Raises CannotRun."""
+    server = SocketServer(path, [add])
+    try:
+        await server.start()
+    except CannotServe as error:
+        raise CannotRun(str(error)) from None
+    stack.push_async_callback(server.stop)
 
 
 async def _adjust(parts: Parts, cpu: PluginServer, stack: AsyncExitStack) -> Adjuster:

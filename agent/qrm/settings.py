@@ -173,6 +173,14 @@ class QrmSettings(Table):
             example='"/var/lib/katalyst/plugin-socks"',
         ),
     )
+    pod_resources_socket: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            'Socket of the pod-resources API; else "pod-resources.sock" in qrm.state_dir.',
+            example='"/var/lib/katalyst/pod-resources/kubelet.sock"',
+        ),
+    )
     policy: str = field(
         default=Policy.BEST_EFFORT.value,
         metadata=about(
@@ -369,6 +377,11 @@ class QrmSettings(Table):
     def plugins_dir(self) -> Path:
         """Where plug-ins have their sockets."""
         return self.registration_dir or self.state_dir / "plugins"
+
+    @property
+    def pod_resources_path(self) -> Path:
+        """Where the pod-resources API is."""
+        return self.pod_resources_socket or self.state_dir / "pod-resources.sock"
 
     def node_name(self, environ: Mapping[str, str] = os.environ) -> str:
         """Who this node is."""

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
 
+from agent.qrm import cpuset
+from agent.qrm.protos import qrm_podresources_v1_pb2 as podresources_pb
+from agent.qrm.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
 from tests.agent.qrm.test_sysfs import as_files, put
 from tests.agent.qrm.vectors import group, machine
 from tests.fakes.cri import FakeRuntime
@@ -182,6 +186,8 @@ def test_example_2_exclusive_cpus_and_memory_and_roles_apart(world: World):
                 await eventually(lambda: ids[1] in runtime.cpusets(), what="pod2")
                 allocated = step("allocate pod2", 2)
                 assert runtime.updates[-1][1] == allocated["linux_container_resources"]
+                listed = await pod_resources(qrm)
+                assert {name: cpuset.text(cpus) for name, cpus in listed.items()} == {"pod1": "2-21", "pod2": "42-51"}
                 world.pod("default/pod3", third, "retriever", cpu="4")
                 state = await eventually(lambda: _inadmissible(qrm), what="pod3 to be told of")
                 assert state["inadmissible"][0] | {"uid": ""} == {
@@ -210,6 +216,14 @@ def test_example_2_exclusive_cpus_and_memory_and_roles_apart(world: World):
                 assert not runtime.refused
 
     asyncio.run(test())
+
+
+async def pod_resources(qrm: Qrm) -> dict[str, list[int]]:
+    """CPUs by pod, as a monitoring agent is told."""
+    socket = qrm.directory / "load-watcher-qrm" / "pod-resources.sock"
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        answer = await podresources_grpc.PodResourcesListerStub(channel).List(podresources_pb.ListPodResourcesRequest())
+    return {pod.name: [cpu for each in pod.containers for cpu in each.cpu_ids] for pod in answer.pod_resources}
 
 
 def _inadmissible(qrm: Qrm) -> dict[str, Any]:
