@@ -23,7 +23,7 @@ import yaml
 from watcher.doctor import circles, extenders
 from watcher.doctor.examination import Examination, aside
 from watcher.doctor.listening import Exposition
-from watcher.doctor.plugins import PluginUse, use_of_profile, use_of_table
+from watcher.doctor.plugins import FILTERING, SCORING, PluginUse, use_of_profile, use_of_table
 from watcher.doctor.results import Result, fail, ok, skipped, some, warn
 from watcher.providers.asking import shown, without_credentials
 from watcher.settings import Settings
@@ -44,12 +44,16 @@ KNOWN = (
     *TRIMARAN,
     *RIVALS,
     *REMOVED,
+    *FILTERING,
+    *SCORING,
     *("DefaultBinder", "DefaultPreemption", "DynamicResources", "ImageLocality", "InterPodAffinity", "NodeAffinity"),
     *("NodeName", "NodePorts", "NodeUnschedulable", "NodeVolumeLimits", "PodTopologySpread", "PrioritySort"),
     *("SchedulingGates", "TaintToleration", "VolumeBinding", "VolumeRestrictions", "VolumeZone"),
     *("CapacityScheduling", "Coscheduling", "NetworkOverhead", "NodeMetadata", "NodeResourceTopologyMatch"),
     *("NodeResourcesAllocatable", "PodState", "PreemptionToleration", "QOSSort", "SySched", "TopologicalSort"),
 )
+ELSEWHERE = tuple(name for name in KNOWN if name not in (*TRIMARAN, *FILTERING))
+"""Plug-ins that read no metrics of ours."""
 POINTS = (
     *("preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore", "score", "reserve", "permit"),
     *("preBind", "bind", "postBind", "multiPoint"),
@@ -74,6 +78,9 @@ OLD_ARGS = {
     "metricProviderAddress": "metricProvider.address",
     "metricProviderToken": "metricProvider.token",
 }
+OF_PLUGINS = ("watcherAddress", "WatcherAddress", "metricProvider", *OLD_ARGS)
+"""Where metrics come from: arguments of the plug-ins that score by load, and of nothing else."""
+THEIR_PLACE = f"put it into args under pluginConfig, of the plug-in that scores by load ({', '.join(TRIMARAN)})"
 ADDRESS = "http://load-watcher.load-watcher.svc.cluster.local:2020"
 
 
@@ -447,6 +454,9 @@ def _arguments(given: Any, scoring: Sequence[str], *, where: str) -> Iterator[Re
         configured[name] = args if isinstance(args, dict) else {}
         if guess := _misspelt(name):
             yield fail(f"{where}: pluginConfig is for {_quoted(name)}, which is no plug-in", f"did you mean {guess}?")
+        elif name in ELSEWHERE:
+            for key in (each for each in OF_PLUGINS if each in configured[name]):
+                yield fail(f"{where}: {key} is among the arguments of {name}, which knows none", THEIR_PLACE)
         elif name in TRIMARAN and name not in scoring:
             told = f"{where}: {name} has arguments and is not enabled in score: they do nothing"
             yield fail(told, f"add {{name: {name}}} to plugins.score.enabled, or leave its pluginConfig out")
@@ -562,11 +572,12 @@ def _unknown(
     given: Mapping[str, Any], known: Sequence[str], *, where: str, near_only: bool = False
 ) -> Iterator[Result]:
     """Fields that kube-scheduler would refuse; with `near_only` only those that look misspelt."""
-    for key in given:
-        guess = nearest(str(key), known)
-        if key not in known and (guess or not near_only):
+    for key in (each for each in given if each not in known):
+        guess, belongs_elsewhere = nearest(str(key), known), key in OF_PLUGINS
+        if guess or belongs_elsewhere or not near_only:
             cure = f"did you mean {guess}?" if guess else f"it may have {', '.join(known)}"
-            yield fail(f"{where}: unknown field {_quoted(key)}, which kube-scheduler refuses", cure)
+            told = f"{where}: unknown field {_quoted(key)}, which kube-scheduler refuses"
+            yield fail(told, THEIR_PLACE if belongs_elsewhere else cure)
 
 
 def _quoted(value: Any) -> str:

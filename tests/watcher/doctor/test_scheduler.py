@@ -34,6 +34,8 @@ ARGS = ("profiles", 0, "pluginConfig", 0, "args")
 POINTS = ("profiles", 0, "plugins")
 SCORE = (*POINTS, "score")
 GONE = object()
+PROVIDER = {"type": "Prometheus", "address": "http://prometheus:9090"}
+INTO_ARGS = "put it into args under pluginConfig"
 
 
 def told(document: Any) -> list[Result]:
@@ -85,6 +87,28 @@ def test_a_good_one_is_left_alone():
             [{"name": "TargetLoadPaking"}],
             "fail",
             ("did you mean TargetLoadPacking?",),
+        ),
+        (
+            (*SCORE, "enabled"),
+            [{"name": "TargetLoadPacking"}, {"name": "HighLoadFiltr"}],
+            "fail",
+            ("did you mean HighLoadFilter?",),
+        ),
+        (("metricProvider",), PROVIDER, "fail", ('the configuration: unknown field "metricProvider"', INTO_ARGS)),
+        (("profiles", 0, "metricProvider"), PROVIDER, "fail", ('profile trimaran: unknown field "metric', INTO_ARGS)),
+        ((*POINTS, "watcherAddress"), "http://a:1", "fail", ('unknown field "watcherAddress"', INTO_ARGS)),
+        (
+            ("profiles", 0, "pluginConfig", 0, "metricProvider"),
+            PROVIDER,
+            "fail",
+            ("pluginConfig of", "metricProvider", INTO_ARGS),
+        ),
+        ((*ARGS, "metricProvider"), {"watcherAddress": "http://a:1"}, "fail", ("unknown field", INTO_ARGS)),
+        (
+            ("profiles", 0, "pluginConfig"),
+            [{"name": "NodeResourcesFit", "args": {"metricProvider": PROVIDER}}],
+            "fail",
+            ("metricProvider is among the arguments of NodeResourcesFit", INTO_ARGS),
         ),
         ((*SCORE, "enabled"), [{"name": "targetLoadPacking"}], "fail", ("names must match", "to the letter")),
         ((*SCORE, "enabled"), [], "fail", ("no profile enables a plug-in", "TargetLoadPacking}")),
