@@ -18,7 +18,7 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from itertools import islice, repeat
 from time import perf_counter
@@ -54,8 +54,8 @@ RESERVED_S = 5.0
 AT_ONCE = 50  # nodes that are told of before others have a turn; some milliseconds
 MOST_BODY = 256 << 20  # 5,000 whole nodes are 50 MB; nodeCacheCapable makes that 100 kB
 
-Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[None]]
-"""Binds a pod through the Kubernetes API. Raises whatever says why not."""
+Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[Pod | None]]
+"""Binds a pod through the Kubernetes API, and returns it if it is known. Raises whatever says why not."""
 
 _PROFILE = Parameter("profile", "a profile of [scheduler.NAME]", place="path")
 _NODE = Parameter("node", "name of a node", place="path")
@@ -182,12 +182,14 @@ class Extender:
         except ValueError as error:
             return _json(wire.ExtenderBindingResult(f"these are no ExtenderBindingArgs: {error}"))
         try:
-            await self._bind(args)
+            pod = await self._bind(args)
         except Exception as error:  # the scheduler retries on whatever is said here
             log.warning("pod %s/%s was not bound to %s: %s", args.namespace, args.name, args.node, error)
             return _json(wire.ExtenderBindingResult(str(error) or type(error).__name__))
         if self._decisions is not None:
             self._decisions.bound(args.uid, args.node)
+        if pod is not None and profile.settings.reserve != "off":
+            self._count_bound(pod, args.node)
         return _json(wire.ExtenderBindingResult())
 
     # --- what people ask ---------------------------------------------------------------------------------------------
@@ -269,6 +271,12 @@ class Extender:
         """A pod that is asked about again is on no node; neither are those whose time is over."""
         self.table.expire(self._now())
         self.table.release(identity(pod))
+
+    def _count_bound(self, pod: Pod, node: str) -> None:
+        """At that moment: the watch tells it later."""
+        now = self._now()
+        with suppress(ValueError):  # nonsense in the pod, of which the watch told already
+            self.table.reserve(pod, node, now=now, until=now + RESERVED_S)
 
     def _rows(self, names: Sequence[str]) -> tuple[Sequence[str], I64, I64]:
         """Of the nodes that the table knows: names, rows, and positions among those asked about."""

@@ -7,7 +7,6 @@ Kubernetes API can be had there are no nodes, and every answer says so by leavin
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,7 +19,7 @@ from aiohttp import web
 from scorers.cluster import Cluster, KubernetesCluster
 from scorers.decision_answers import DecisionAnswers
 from scorers.decision_log import DecisionLog
-from scorers.extender import RESERVED_S, Extender
+from scorers.extender import Extender
 from scorers.koordinator.classes import priority_class, qos_of
 from scorers.koordinator.metrics import NodeMetricObject, PodKey, read_node_metric
 from scorers.profiles import ProfileSettings, read_profiles
@@ -226,15 +225,12 @@ class Scheduling:
 
     # --- bind --------------------------------------------------------------------------------------------------------
 
-    async def _bind(self, args: ExtenderBindingArgs) -> None:
-        """Through the cluster, and counted in the table at that moment: the watch tells it later."""
+    async def _bind(self, args: ExtenderBindingArgs) -> Pod | None:
+        """Through the cluster."""
         key = f"{args.namespace}/{args.name}"
         await self._cluster.bind(key, node=args.node, uid=args.uid)
         pod = self._cluster.pod(key)
-        if pod is not None and pod.metadata.uid == args.uid:
-            now = self._serving.now()
-            with contextlib.suppress(ValueError):  # the watch will say so
-                self.table.reserve(pod, args.node, now=now, until=now + RESERVED_S)
+        return pod if pod is not None and pod.metadata.uid == args.uid else None
 
 
 class SchedulerPart:

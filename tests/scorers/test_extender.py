@@ -17,6 +17,7 @@ from scorers.table import Table
 from scorers.wire import ExtenderBindingArgs
 from tests.fakes.service import Answer, Live, Protection
 from tests.scorers.cluster import NOW, load, node, pod, table
+from watcher.kube import Pod
 
 
 class Clock:
@@ -286,6 +287,19 @@ def test_bind_binds_and_says_why_not() -> None:
         lower = {key.lower(): value for key, value in {**BINDING, "PodName": "Pod"}.items()}
         assert made.post("bind", lower).json() == {"Error": ""}
         assert asked[-1] == ExtenderBindingArgs("Pod", "default", "u", "cold")
+
+
+@pytest.mark.parametrize(("reserve", "counted"), [("prioritize", True), ("bind", True), ("off", False)])
+def test_a_pod_that_is_bound_counts_at_that_moment_or_from_the_watch_on(reserve: str, counted: bool) -> None:
+    bound = pod("web", uid="u", containers=[{"requests": {"cpu": "1"}}])
+
+    async def bind(args: ExtenderBindingArgs) -> Pod:
+        return bound
+
+    made = Served(a_cluster(), binder=bind, bind=True, reserve=reserve)
+    with made.live:
+        assert made.post("bind", BINDING).json() == {"Error": ""}
+    assert made.table.reserved == ({"u": "cold"} if counted else {})
 
 
 # --- explain, nodes, plug-ins ----------------------------------------------------------------------------------------
