@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -35,7 +35,6 @@ class Parts:
     builtin: Mapping[str, PluginServer]
     rounds: Rounds | None = None
     adjuster: Adjuster | None = None
-    more: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
 
 class Pages:
@@ -91,7 +90,6 @@ class Pages:
                 "plugins": self._plugins(),
                 "pools": self._pools(),
                 **(parts.rounds.state() if parts.rounds is not None else {}),
-                **{name: told() for name, told in parts.more.items()},
             }
         )
 

@@ -1,5 +1,7 @@
 """[qrm]: what is read, and what is wrong with it."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,16 @@ def test_the_flag_of_the_seed(tmp_path: Path):
     told = CliRunner().invoke(main, ["qrm", "--qos-resource-manager-reconcile-period", "often"])
     assert told.exit_code == 2
     assert "qrm.reconcile_period: must be a duration" in told.output
+
+
+@pytest.mark.slow
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path):
+    without = "import sys; sys.modules['grpc'] = None; from watcher.cli import main; main(['qrm', '--mode', 'server'])"
+    told = subprocess.run(
+        [sys.executable, "-c", without], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert told.returncode == 2
+    assert told.stderr == "load-watcher qrm: its protocol needs the extra qrm\n  pip install 'load-watcher[qrm]'\n"
 
 
 def test_the_documentation_has_every_setting():
