@@ -27,6 +27,7 @@ from watcher.kube import (
     Resource,
     Selector,
 )
+from watcher.kube.informer import AT_ONCE
 
 POLICIES = "ensurance.crane.io/v1alpha1/nodeqoss"
 QUICK = (0.01, 0.02, 0.04)
@@ -354,6 +355,32 @@ def test_a_page_not_found_of_a_proxy_is_no_reason_to_forget():
             assert {"a"} == set(informer.objects)
 
         watched(server, check)
+
+
+def test_others_have_their_turns_while_a_long_list_is_told_of():
+    """A cluster has tens of thousands of pods."""
+    turns = 0
+    told: list[int] = []
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    with FakeKube() as server:
+        for i in range(3 * AT_ONCE):
+            server.node(f"n{i}")
+
+        async def check(informer: Informer[Node]) -> None:
+            other = asyncio.create_task(take_turns())
+            await informer.wait()
+            assert same(informer, server)()
+            other.cancel()
+
+        watched(server, check, on_change=lambda _name, _old, _new: told.append(turns))
+    assert len(told) == 3 * AT_ONCE
+    assert max(told.count(turn) for turn in set(told)) == AT_ONCE
 
 
 def test_an_object_that_does_not_fit_its_type_is_left_out_and_said_once(caplog: pytest.LogCaptureFixture):
