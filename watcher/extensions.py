@@ -1,4 +1,5 @@
-"""What other packages add to this installation, by entry points: providers, scheduling plug-ins, metrics of the agent.
+"""What other packages add to this installation, by entry points: providers, scheduling plug-ins, metrics of the agent,
+resource plug-ins.
 
 Whoever loads them tells the trouble in words of its own; what can go wrong is the same for all.
 """

@@ -25,6 +25,7 @@ from agent.qrm.endpoint import Endpoint
 from agent.qrm.files import StateFile, set_aside, write_atomic
 from agent.qrm.machine import Machine
 from agent.qrm.manager import Apply, Manager, ManagerSettings
+from agent.qrm.outside import PluginRefused, outside_plugins
 from agent.qrm.pages import Pages, Parts
 from agent.qrm.plugins.base import Plugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
@@ -126,6 +127,15 @@ def builtin_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
     if settings.nic_plugin:
         made.append(NicPlugin(settings.nics or read_nics(settings.sys), nodes=machine.nodes))
     return made
+
+
+def all_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
+    """Ours, and those of other packages. Raises CannotRun."""
+    plugins = builtin_plugins(settings, machine)
+    try:
+        return plugins + outside_plugins(machine, settings.roles(), plugins)
+    except PluginRefused as error:
+        raise CannotRun(f"{error}\n  {error.hint}") from None
 
 
 def pod_sources(settings: QrmSettings, client: KubeClient | None) -> Pods:
@@ -232,7 +242,7 @@ async def assembled(settings: QrmSettings, everything: Settings) -> AsyncIterato
             settings.state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
         except OSError as error:
             raise CannotRun(f"the directory {settings.state_dir} cannot be made: {error.strerror}") from None
-        builtin = await _serve_plugins(settings, builtin_plugins(settings, machine), stack)
+        builtin = await _serve_plugins(settings, all_plugins(settings, machine), stack)
         parts = Parts(settings, metrics, builtin)
         if settings.mode != SERVER:
             parts.rounds = await _manage(parts, everything, machine, stack)

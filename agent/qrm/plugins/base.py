@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from agent.qrm.allocation import AllocationInfo
 from agent.qrm.request import ResourceRequest
 from agent.qrm.topology import Hint
 
 
+@runtime_checkable
 class Plugin(Protocol):
     """Answers about one resource. `aligned` plug-ins have hints, `reconciled` ones may change their mind later.
 

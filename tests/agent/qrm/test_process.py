@@ -79,7 +79,7 @@ class World:
             status={"phase": "Running", "qosClass": "Burstable", "containerStatuses": statuses},
         )
 
-    def run(self, *lines: str, mode: str = "cri", at: str = "qrm", file: Mapping[str, str] | None = None) -> Qrm:
+    def run(self, *lines: str, mode: str = "cri", at: str = "qrm", env: Mapping[str, str] | None = None) -> Qrm:
         """A manager with these lines in its settings, below [qrm]."""
         text = [
             "[kubernetes]",
@@ -95,7 +95,7 @@ class World:
             'policy = "restricted"',
             *lines,
         ]
-        return Qrm(self.directory / at, config="\n".join(text))
+        return Qrm(self.directory / at, config="\n".join(text), env=env)
 
 
 def cri(uid: str) -> str:
