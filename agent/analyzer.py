@@ -321,7 +321,8 @@ def _scheduling(enforced: Sequence[_Judged], memory: Memory, now: float, options
     unsure = memory.keeps_away is None and any(
         each.finding.verdict in (Verdict.MISSING, Verdict.COUNTING, Verdict.HOLDING) for each in enforced
     )
-    if not enforced or (nobody_asks and memory.keeps_away is not False and not unsure):
+    decided = memory.keeps_away is False and options.counting is Counting.LATCHED
+    if not decided and (not enforced or (nobody_asks and not unsure)):
         return _Scheduling(False, "no rule asks for it", False, last)
     return _Scheduling(None, "", False, last)
 

@@ -25,6 +25,7 @@ from agent.cgroups import Driver, Layout, NoCgroups, Tree, find_layout, open_tre
 from agent.executor import Cluster, Executor, Groups, KubeletGroups, OnExit, Permissions, PutBack
 from agent.loop import Agent, Clocks, Surroundings
 from agent.metrics import Metrics
+from agent.model import SCHEDULING_TAINT
 from agent.policy.policies import Abilities, KnownMetrics, TriggerOnly
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
 from agent.registry import MetricRefused, installed_metrics
@@ -152,7 +153,7 @@ class Assembled:
 
 def open_audit(settings: AgentSettings) -> Audit:
     """The agent's own file. Raises CannotRun."""
-    tell = json_lines(lambda line: click.echo(line)) if settings.audit_to_stdout else lambda _: None
+    tell = json_lines(lambda line: click.echo(line, nl=False)) if settings.audit_to_stdout else lambda _: None
     try:
         return Audit.open(settings.state_file, now=time.time(), tell=tell)
     except AuditError as error:
@@ -422,7 +423,7 @@ async def serve(settings: AgentSettings, everything: Settings) -> int:
             log.info("stopping")
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-        return await _leave(made, OnExit(settings.on_exit))
+        return await _leave(made, settings)
 
 
 def _say(settings: AgentSettings) -> None:
@@ -432,14 +433,18 @@ def _say(settings: AgentSettings) -> None:
     log.info("the agent on node %s %s; its file is %s", settings.node_name(), says, settings.state_file)
 
 
-async def _leave(made: Assembled, on_exit: OnExit) -> int:
+async def _leave(made: Assembled, settings: AgentSettings) -> int:
+    on_exit = OnExit(settings.on_exit)
     try:
         put_back = await made.executor.leave(on_exit)
+        tainted = on_exit is OnExit.RESTORE and await made.executor.tainted()
     except AuditError as error:
         log.error("quotas could not be put back: %s. %s", error, error.hint)
         return 1
     for each in put_back:
         log.info("%s", in_words(each))
+    if tainted:
+        log.warning("%s", _still_tainted(settings))
     return 0
 
 
@@ -468,7 +473,11 @@ async def _site(
 
 
 def _token(path: Path) -> str:
-    token = path.read_text().strip()
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise CannotRun(f"the token file {path} cannot be read: {why}") from None
     if not token:
         raise CannotRun(f"the token file {path} is empty: put a line in it that nobody can guess")
     return token
@@ -486,7 +495,15 @@ async def look_once(settings: AgentSettings, everything: Settings, *, pause: flo
         return made.agent.explanation()
 
 
-async def restore(settings: AgentSettings, everything: Settings) -> tuple[PutBack, ...]:
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What `restore` did: of each quota that was remembered, and what is left of the taint, "" for nothing."""
+
+    quotas: tuple[PutBack, ...]
+    tainted: str = ""
+
+
+async def restore(settings: AgentSettings, everything: Settings) -> Restored:
     """Every quota back to what it was before the agent, and new pods welcome: for after a crash, or an uninstall.
     Raises CannotRun."""
     async with AsyncExitStack() as stack:
@@ -503,9 +520,19 @@ async def restore(settings: AgentSettings, everything: Settings) -> tuple[PutBac
         stack.callback(groups.close)
         try:
             executor = Executor(audit, groups.groups, cluster=cluster)
-            return await executor.restore_all(reason="load-watcher agent restore")
+            quotas = await executor.restore_all(reason="load-watcher agent restore")
+            return Restored(quotas, _still_tainted(settings) if await executor.tainted() else "")
         except (AuditError, NoCgroups, KubeError) as error:
             raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+
+
+def _still_tainted(settings: AgentSettings) -> str:
+    """What is to be told of a taint that could not be taken off."""
+    node = settings.node_name()
+    return (
+        f"node {node} may still keep new pods away (taint {SCHEDULING_TAINT}): the Kubernetes API did not take it off\n"
+        f"  run this again where kubernetes.kubeconfig is set, or: kubectl taint node {node} {SCHEDULING_TAINT}-"
+    )
 
 
 def in_words(each: PutBack) -> str:

@@ -277,9 +277,15 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[AgentSettings
     if not _is_loopback(settings.host) and settings.token_file is None:
         message = f"others can reach {settings.host}, and nothing keeps them from reading what the agent knows of pods"
         problems.append(Problem("agent.token_file", message, "set agent.token_file, or agent.host to 127.0.0.1"))
-    if settings.token_file is not None and not settings.token_file.is_file():
-        message = f"there is no file {settings.token_file}"
-        problems.append(Problem("agent.token_file", message, "make it, with one line in it that nobody can guess"))
+    cures = {
+        "token_file": "make it, with one line in it that nobody can guess",
+        "watcher_token_file": "put the watcher's token there",
+        "prometheus_token_file": "put Prometheus' token there",
+    }
+    for name, cure in cures.items():
+        path = getattr(settings, name)
+        if path is not None and not path.is_file():
+            problems.append(Problem(f"agent.{name}", f"there is no file {path}", cure))
     return settings, problems
 
 

@@ -552,11 +552,11 @@ def agent(context: click.Context, /, mode: str | None, once: bool, check: Path |
     if context.invoked_subcommand is not None:
         context.obj = given
         return
-    if check is not None:
-        raise SystemExit(_check_policies(check))
     from watcher.logs import setup_logging
 
     settings, everything = _agent_settings(given, mode="preview" if once else mode)
+    if check is not None:
+        raise SystemExit(_check_policies(check, settings))
     setup_logging(everything.log, cluster=everything.cluster.name or "")
     from agent import server
 
@@ -585,10 +585,14 @@ def agent_restore(before: Mapping[str, Any], /, **own: Any) -> None:
     except server.CannotRun as error:
         click.echo(f"load-watcher agent restore: {error}", err=True)
         raise SystemExit(1) from None
-    for each in found:
+    for each in found.quotas:
         click.echo(server.in_words(each))
-    click.echo(f"{len(found)} quotas were remembered" if found else "nothing was remembered: nothing to restore")
-    raise SystemExit(1 if any(each.fate is Fate.FAILED for each in found) else 0)
+    if found.tainted:
+        click.echo(found.tainted, err=True)
+    if found.quotas or not found.tainted:
+        count = len(found.quotas)
+        click.echo(f"{count} quotas were remembered" if count else "nothing was remembered: nothing to restore")
+    raise SystemExit(1 if found.tainted or any(each.fate is Fate.FAILED for each in found.quotas) else 0)
 
 
 def _agent_settings(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSettings, Settings]:
@@ -604,16 +608,15 @@ def _agent_settings(given: Mapping[str, Any], *, mode: str | None) -> tuple[Agen
     return settings, everything
 
 
-def _check_policies(path: Path) -> int:
+def _check_policies(path: Path, settings: AgentSettings) -> int:
     """Print what is wrong with policies, and what is odd; the exit code."""
     from agent.policy.source import check_policies
-    from agent.registry import MetricRefused, installed_metrics
-    from agent.server import known
+    from agent.server import CannotRun, known, metrics_of
 
     try:
-        metrics = installed_metrics()
-    except MetricRefused as error:
-        click.echo(f"load-watcher agent: {error}\n  {error.hint}", err=True)
+        metrics = metrics_of(settings)
+    except CannotRun as error:
+        click.echo(f"load-watcher agent: {error}", err=True)
         return COULD_NOT
     reading = check_policies(path, metrics=known(metrics))
     for notice in reading.notices:

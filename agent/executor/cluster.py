@@ -18,6 +18,7 @@ from watcher.kube import (
     KubeClient,
     KubeError,
     KubeNotFound,
+    KubeUnreachable,
     Outcome,
     Pod,
     Reporter,
@@ -110,7 +111,7 @@ class Cluster:
 
     async def objection(self, step: EvictStep) -> tuple[Fate, str] | None:
         """Why this pod is not to be evicted, asked of the API itself: what the node knows of it may be old, and a pod
-        that is critical must not go whatever a plan says. None if it may."""
+        that is critical must not go whatever a plan says. None if it may. Raises KubeUnreachable."""
         now = self._clock()
         self._not_before = {uid: until for uid, until in self._not_before.items() if until > now}
         if (until := self._not_before.get(step.uid)) is not None:
@@ -119,6 +120,8 @@ class Cluster:
             pod = await self._client.get(PODS, step.pod)
         except KubeNotFound:
             return Fate.GONE, "there is no such pod"
+        except KubeUnreachable:
+            raise
         except KubeError as error:
             return Fate.FAILED, f"the API cannot say what it is now: {error}"
         return _objection(pod, step)

@@ -29,7 +29,7 @@ from agent.executor.report import Fate, Report, Result, Stance
 from agent.executor.rivals import process_names, rivals
 from agent.model import EvictStep, PodStep, QuotaStep, ReclaimStep, SchedulingStep, State, Step
 from agent.plan import Plan
-from watcher.kube import About
+from watcher.kube import About, KubeUnreachable
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,8 @@ Raises nothing."""
 
 MEASURED_FOR_S = 120.0
 """A deed of which no effect was seen by then has none that could be told from others'."""
+RENEWED_AFTER_S = 300.0
+"""A rule that stays triggered says so in every cycle; whether the taint is still there is looked after this often."""
 ENFORCEMENT_KEPT = "enforcement"
 TAINTED_KEPT = "scheduling disabled"
 OUTCOMES = {
@@ -103,6 +105,7 @@ class Executor:
         self._means = _Means(audit, groups, quotas, cluster, self._permissions.limits, clock)
         self._brake: Enforcement | None = None
         self._undone: SchedulingStep | None = None
+        self._tainted_at: float | None = None
         if cluster is not None:
             cluster.controls.last = self._brake = audit.kept(ENFORCEMENT_KEPT, Enforcement)
 
@@ -113,20 +116,30 @@ class Executor:
         nothing: what fails is in the report."""
         steps = self._with_what_is_undone(plan)
         try:
-            owing = await self._owing()
+            quotas, tainted = await _in_thread(self._means.audit.owed), await self.tainted()
         except AuditError as error:
             return Report(Stance.PREVIEW, "the audit cannot be read", (), _told(error))
+        owing = quotas + tainted
+        if tainted and plan.scheduling_disabled is False and not any(isinstance(s, SchedulingStep) for s in steps):
+            steps = (SchedulingStep(False, "no rule asks for the taint that an earlier run left"), *steps)
         if not steps and not owing:
             return Report(Stance.ENFORCE if self._permissions.enforce else Stance.PREVIEW)
         situation = await self._situation(state, owing=owing)
         if situation.stance is Stance.PREVIEW:
             results = tuple(Result(step, Fate.WOULD, would(step)) for step in steps)
             return Report(situation.stance, situation.why, results)
-        report = await _Run(self._means, situation, state, cycle, needed).carry_out(steps)
+        run = _Run(self._means, situation, state, cycle, needed, just_tainted=self._just_tainted())
+        report = await run.carry_out(steps)
         for each in report.results:
             if isinstance(each.step, SchedulingStep):
                 self._undone = each.step if each.fate is Fate.FAILED else None
+                if each.fate is Fate.DONE:
+                    self._tainted_at = self._means.clock() if each.step.disable else None
         return report
+
+    def _just_tainted(self) -> bool:
+        """Whether this process set the taint a moment ago."""
+        return self._tainted_at is not None and 0.0 <= self._means.clock() - self._tainted_at < RENEWED_AFTER_S
 
     def _with_what_is_undone(self, plan: Plan) -> tuple[Step, ...]:
         """A taint that could not be set or taken off is tried again until it can, or until the opposite is wanted."""
@@ -135,11 +148,9 @@ class Executor:
             return plan.steps
         return (undone, *plan.steps) if plan.scheduling_disabled in (None, undone.disable) else plan.steps
 
-    async def _owing(self) -> int:
-        """How much there is to be given back: quotas, and the taint."""
-        audit = self._means.audit
-        tainted = await _in_thread(audit.kept, TAINTED_KEPT, bool)
-        return await _in_thread(audit.owed) + bool(tainted)
+    async def tainted(self) -> bool:
+        """Whether the node may have a taint of the agent's. Raises AuditError."""
+        return bool(await _in_thread(self._means.audit.kept, TAINTED_KEPT, bool))
 
     async def _situation(self, state: State, *, owing: int) -> _Situation:
         if not self._permissions.enforce:
@@ -228,6 +239,7 @@ class _Run:
     state: State
     cycle: int
     needed: Needed
+    just_tainted: bool = False
     results: list[Result] = field(default_factory=list)
 
     @property
@@ -265,6 +277,8 @@ class _Run:
             return Result(step, Fate.NOT_ALLOWED, why)
         if why := await self.needed(step, [each.step for each in self.results if each.booked]):
             return Result(step, Fate.NOT_NEEDED, why)
+        if isinstance(step, SchedulingStep) and step.disable and self.just_tainted:
+            return Result(step, Fate.NOT_NEEDED, "new pods are kept away already")
         if isinstance(step, SchedulingStep):
             return Result(step, Fate.FAILED, self.why) if self.situation.away else await self._scheduling(step)
         if isinstance(step, EvictStep):
@@ -343,7 +357,12 @@ class _Run:
         past = await _in_thread(audit.evictions, since=now - limits.window)
         if why := limits.refusal(past, step):
             return Result(step, Fate.NOT_ALLOWED, why)
-        if (objection := await cluster.objection(step)) is not None:
+        try:
+            objection = await cluster.objection(step)
+        except KubeUnreachable as error:  # each further victim would wait for it as long as this one did
+            self.situation = _Situation(Stance.THROTTLE_ONLY, f"the Kubernetes API went away: {error}", away=True)
+            return Result(step, Fate.NOT_ALLOWED, self.why)
+        if objection is not None:
             return Result(step, *objection)
         if why := await cluster.controls.take(now=now):
             return Result(step, Fate.NOT_ALLOWED, why)

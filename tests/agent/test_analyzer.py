@@ -201,6 +201,7 @@ def test_a_policy_that_goes_lets_pods_come_and_gives_quotas_back():
     assert (gone.keep_away, gone.because) == (False, "no rule asks for it")
     assert ("default/p",) == gone.released
     assert {} == gone.memory.rules
+    assert cycles.see(101).keep_away is None  # it was said
 
 
 def test_a_rule_in_preview_covers_nothing_that_was_throttled():

@@ -217,6 +217,9 @@ def test_policies_are_checked(machine: Machine):
     wrong = run(machine, "--check", str(machine.policies))
     assert wrong.returncode == 2
     assert "throtle" in wrong.stderr
+    machine.put(a_rule(metricRule={"name": "p99", "value": "4"}))
+    query = ("--set", "agent.queries.p99.expression=up", "--set", "agent.prometheus=http://127.0.0.1:9")
+    assert "3 policies" in run(machine, "--check", str(machine.policies), *query).stdout
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ def test_who_this_node_is():
         ({"control": "here"}, "agent.control", "must have the form NAMESPACE/NAME"),
         ({"host": "10.0.0.7"}, "agent.token_file", "set agent.token_file"),
         ({"token_file": "/no/such"}, "agent.token_file", "there is no file /no/such"),
+        ({"watcher_token_file": "/no/such"}, "agent.watcher_token_file", "there is no file /no/such"),
+        ({"prometheus_token_file": "/no/such"}, "agent.prometheus_token_file", "there is no file /no/such"),
         ({"queries": 3}, "agent.queries", "must be tables"),
         ({"queries": {"a": 3}}, "agent.queries.a", "must be a table"),
         ({"queries": {"a": {}}}, "agent.queries.a.expression", "is missing"),

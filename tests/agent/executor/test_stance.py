@@ -209,6 +209,34 @@ def test_a_taint_that_could_not_be_taken_off_is_tried_again(node: FakeNode, serv
     assert not tainted(server)
 
 
+def test_a_rule_that_stays_triggered_sets_the_taint_once_and_looks_after_it_later(node: FakeNode, server: FakeKube):
+    """Else every cycle would be a deed, and the audit would have nothing else in it after two days."""
+
+    async def act(executor: Executor) -> list[Fate]:
+        found = []
+        for seconds in (0.0, 10.0, 20.0, 330.0):
+            node.now = NOW + seconds
+            plan = Plan(node.now, (AWAY,), scheduling_disabled=True)
+            found += fates(await executor.run(plan, state=node.state(), cycle=1, needed=always))
+            if seconds == 20.0:
+                server.node("node-1")  # somebody took it off
+        return found
+
+    assert [Fate.DONE, Fate.NOT_NEEDED, Fate.NOT_NEEDED, Fate.DONE] == node.acting(act)
+    assert tainted(server)
+
+
+def test_a_taint_that_an_earlier_run_could_not_take_off_is_taken_off_by_the_next(node: FakeNode, server: FakeKube):
+    node.run(AWAY)
+    server.forbidden = {("patch", "v1/nodes")}
+    node.run(WELCOME)
+    server.forbidden = set()
+    plan = Plan(NOW, scheduling_disabled=False)
+    report = node.acting(lambda executor: executor.run(plan, state=node.state(), cycle=1, needed=always))
+    assert [Fate.DONE] == fates(report)
+    assert not tainted(server)
+
+
 # --- the brake -------------------------------------------------------------------------------------------------------
 
 
@@ -292,6 +320,20 @@ def test_while_the_api_is_away_nothing_is_asked_of_it_but_once(node: FakeNode, s
     assert ["v1/configmaps"] == [each.resource for each in asked]
     assert [Fate.DONE] == fates(second)
     assert tainted(server)
+
+
+def test_an_api_that_goes_away_in_the_middle_of_a_plan_is_waited_for_once(node: FakeNode, server: FakeKube):
+    node.add(0, 1, 2, 3)
+
+    def busy(request: Asked) -> web.Response | None:
+        away = request.resource == "v1/pods"
+        return web.json_response(status_object(503, "the server is ending"), status=503) if away else None
+
+    server.fault = busy
+    report = node.run(evict(0), evict(1), evict(2), throttle(3), limits=generous())
+    assert [Fate.NOT_ALLOWED] * 3 + [Fate.DONE] == fates(report)
+    assert (Stance.THROTTLE_ONLY, {}) == (report.stance, report.unavailable)
+    assert 1 == sum(each.resource == "v1/pods" for each in server.asked)
 
 
 def test_a_server_that_hangs_holds_quotas_up_for_as_long_as_our_patience_lasts(node: FakeNode, server: FakeKube):

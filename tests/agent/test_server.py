@@ -1,0 +1,50 @@
+"""How the agent is put together: what it prints, what it cannot start with, and what it says of what is left."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from agent.audit import Deed, Outcome
+from agent.executor.executor import TAINTED_KEPT
+from agent.server import open_audit
+from agent.settings import AgentSettings
+from watcher.cli import main
+
+NOW = 1_700_000_000.0
+
+
+def test_lines_of_the_audit_follow_each_other_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    audit = open_audit(AgentSettings(state_file=tmp_path / "agent.db", audit_to_stdout=True))
+    audit.finish(audit.begin(Deed(time=NOW, kind="scheduling")), Outcome.DONE, now=NOW)
+    audit.close()
+    lines = capsys.readouterr().out.splitlines()
+    assert ["begun", "done"] == [json.loads(line)["audit"]["outcome"] for line in lines]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
+def test_a_token_file_that_is_none_is_named(tmp_path: Path, content: bytes | None):
+    """One that went after the settings were checked too."""
+    token = tmp_path / "token"
+    if content is not None:
+        token.write_bytes(content)
+    (tmp_path / "policies").mkdir()
+    places = {"policies": tmp_path / "policies", "state_file": tmp_path / "agent.db", "watcher_token_file": token}
+    flags = [f"--set=agent.{name}={path}" for name, path in places.items()]
+    refused = CliRunner().invoke(main, ["agent", "--once", *flags, "--set=agent.watcher=http://127.0.0.1:9"])
+    assert refused.exit_code in (1, 2)
+    assert isinstance(refused.exception, SystemExit)
+    assert str(token) in refused.stderr
+
+
+def test_restore_says_that_the_taint_is_left_where_there_is_no_api_to_take_it_off(tmp_path: Path):
+    settings = AgentSettings(state_file=tmp_path / "agent.db")
+    audit = open_audit(settings)
+    audit.keep(TAINTED_KEPT, True)
+    audit.close()
+    flags = ["--set=agent.node=node-1", "--set=agent.kubernetes=false"]
+    restored = CliRunner().invoke(main, ["agent", "restore", "--state-file", str(settings.state_file), *flags])
+    assert restored.exit_code == 1
+    assert "kubectl taint node node-1 interference.crane.io-" in restored.stderr
+    assert "nothing was remembered" not in restored.stdout
