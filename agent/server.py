@@ -9,9 +9,10 @@ import signal
 import sys
 import time
 from collections import ChainMap
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,13 @@ from agent.settings import AgentSettings
 from agent.state import COLLECTED, Collector, MetricSource, NoPods, Places, PodFacts, PodSource
 from agent.state.informed import InformedPods
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
-from agent.state.prometheus import PrometheusQuestions
 from agent.state.queries import QueryMetrics
-from agent.state.windows import OPERATORS, WINDOWS, WindowMetrics
 from agent.telemetry import AgentMetrics
 from watcher import __version__
 from watcher.api import make_runner
 from watcher.api.openapi import Answer, Operation, Parameter
 from watcher.api.routing import JSON, Access, ApiError, Route, Router
 from watcher.api.runner import application
-from watcher.client import NodeClient
 from watcher.kube import NODES, Informer, KubeClient, KubeError, Node, Selector, find_access, nano
 from watcher.providers.prometheus_plans import PrometheusConfig
 from watcher.settings import Settings
@@ -52,6 +50,9 @@ log = logging.getLogger(__name__)
 
 ALIVE_INTERVALS = 3.0
 SHUTDOWN_S = 5.0
+LOOK_PATIENCE_S = 10.0
+LOOK_AGAIN_S = 0.05
+"""How long, and how often, a single look waits for kubelet and API; who has not answered by then is missing."""
 EXTENDED_CPU = "gocrane.io/cpu"
 LARGEST_LIMIT = 1000
 
@@ -149,6 +150,8 @@ class Assembled:
     audit: Audit
     executor: Executor
     metrics: AgentMetrics
+    informed: Callable[[], Awaitable[bool]]
+    """Whether everybody who is asked in the background (kubelet, API) has answered once."""
 
 
 def open_audit(settings: AgentSettings) -> Audit:
@@ -198,11 +201,17 @@ def metrics_of(settings: AgentSettings) -> Metrics:
 def metric_sources(settings: AgentSettings) -> list[MetricSource]:
     """The watcher's windows, and the user's own queries, where they are asked for. Raises CannotRun."""
     sources: list[MetricSource] = []
+    # Imported where they are wanted: with what they stand on they are a tenth of the agent's memory.
     if settings.watcher is not None:
+        from agent.state.windows import OPERATORS, WINDOWS, WindowMetrics
+        from watcher.client import NodeClient
+
         token = None if settings.watcher_token_file is None else _token(settings.watcher_token_file)
         client = NodeClient(settings.watcher, settings.node_name(), windows=WINDOWS, operators=OPERATORS, token=token)
         sources.append(WindowMetrics(client))
     if settings.queries and settings.prometheus is not None:
+        from agent.state.prometheus import PrometheusQuestions
+
         config = PrometheusConfig(settings.prometheus, token_file=str(settings.prometheus_token_file or ""))
         expressions = {name: query.expression for name, query in settings.queries.items()}
         sources.append(QueryMetrics(PrometheusQuestions(config), expressions, node=settings.node_name()))
@@ -240,8 +249,9 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
         metrics = metrics_of(settings)
         policies = policy_source(settings, client, known(metrics))
         places = Places(proc=str(settings.proc), cgroup=str(settings.cgroup))
+        pods = pod_source(settings, client)
         collector = Collector(
-            pod_source(settings, client),
+            pods,
             places=places,
             interval=settings.interval,
             interfaces=settings.interfaces,
@@ -281,7 +291,17 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
             await agent.recall()
         except AuditError as error:
             raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
-        yield Assembled(agent, audit, executor, told)
+        yield Assembled(agent, audit, executor, told, partial(_informed, pods, policies, own))
+
+
+async def _informed(pods: PodSource, policies: PolicySource, own: OwnNode | None) -> bool:
+    if (await policies.refresh()).policies is None or (own is not None and own.labels() is None):
+        return False
+    try:
+        pods.listing(monotonic=time.monotonic(), max_age=LOOK_PATIENCE_S)
+    except NoPods:
+        return isinstance(pods, NobodyTells)
+    return True
 
 
 def own_pod(environ: Mapping[str, str]) -> frozenset[str]:
@@ -489,6 +509,10 @@ def _token(path: Path) -> str:
 async def look_once(settings: AgentSettings, everything: Settings, *, pause: float) -> dict[str, Any]:
     """The explanation of one cycle, after a first one without rates. Raises CannotRun."""
     async with assembled(settings, everything) as made:
+        for _ in range(round(LOOK_PATIENCE_S / LOOK_AGAIN_S)):
+            if await made.informed():
+                break
+            await asyncio.sleep(LOOK_AGAIN_S)
         await made.agent.cycle()
         await asyncio.sleep(pause)
         await made.agent.cycle()

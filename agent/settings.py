@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,8 +18,9 @@ from agent.metrics.trigger import ActsOn, triggering
 from agent.options import Options, Order
 from agent.sorters import CHAINS
 from watcher.settings import Problem, values
+from watcher.settings.pages import documented
 from watcher.settings.part_tables import read_table
-from watcher.settings.tables import Table, about
+from watcher.settings.tables import Key, Table, about, settings_fields
 
 SECTION = "agent"
 MODES = ("preview", "enforce")
@@ -109,7 +111,10 @@ class AgentSettings(Table):
             example="true",
         ),
     )
-    interval: float = field(default=10.0, metadata=about(INTERVAL, "How often the node is looked at."))
+    interval: float = field(
+        default=10.0,
+        metadata=about(INTERVAL, "How often the node is looked at. Below 3s an API that hangs keeps it from acting."),
+    )
     state_file: Path = field(
         default=Path("load-watcher-agent.db"),
         metadata=about(values.PATH, "The agent's own file: original quotas and the audit. Must outlive the process."),
@@ -321,3 +326,28 @@ def _is_loopback(host: str) -> bool:
 def validate(given: Mapping[str, Any]) -> list[Problem]:
     """Everything that is wrong with [agent], for `config check` and every command."""
     return read_settings(given, cwd=Path.cwd())[1]
+
+
+# --- documentation ---------------------------------------------------------------------------------------------------
+
+_HEADER = """\
+# Settings of the node agent
+
+[agent] of `load-watcher.toml`, beside the tables of the [watcher](settings.md), of which `[log]`, `[kubernetes]` and
+`[cluster]` count for the agent too. Each key can be given as `--set agent.KEY=VALUE` and in the environment as
+`LOAD_WATCHER_AGENT_KEY`. This page is made by `python -m agent.settings > docs/agent-settings.md`; a test holds it.
+"""
+_OWN = "The DaemonSet sets `control`, `proc`, `cgroup` and `state_file`: in its pods the host is mounted elsewhere."
+_QUERIES = "Metrics of your own, from a PromQL expression that `agent.prometheus` answers; policies name them by NAME."
+
+
+def documentation() -> str:
+    """docs/agent-settings.md."""
+    own = [Key((SECTION,), each) for each in settings_fields(AgentSettings) if each.metadata]
+    queries = [Key((SECTION, "queries", "NAME"), each) for each in settings_fields(Query)]
+    tables = [documented("## `[agent]`", _OWN, own), documented("## `[agent.queries.NAME]`", _QUERIES, queries)]
+    return "\n".join([_HEADER, *tables])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(documentation())

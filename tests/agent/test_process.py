@@ -77,7 +77,9 @@ class Machine:
         return [text for key, value in given.items() for text in ("--set", f"agent.{key}={value}")]
 
     def quota(self) -> str:
-        return self.cgroups.read(self.path, "cpu.max").split()[0]
+        # Unlike the kernel's, a plain file is empty for a moment while the agent writes it.
+        found = wait_for(lambda: self.cgroups.read(self.path, "cpu.max").split(), what="a quota")
+        return found[0]
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -207,6 +209,13 @@ def test_once_explains_in_words(machine: Machine):
     assert done.returncode == 0, done.stderr
     assert re.search(r"cpu.high: cpu_total_usage is \d+.*, above 1500: triggered, action throttle", done.stdout)
     assert "neither a kubelet nor a Kubernetes API is configured" in done.stdout
+
+
+def test_once_waits_for_the_pods_and_says_who_would_be_hit(machine: Machine, kubelet: FakeKubelet):
+    machine.put(a_rule(metricRule={"name": "cpu_total_usage", "value": "1500"}))
+    done = run(machine, "--once", *machine.settings(kubelet=kubelet.url))
+    assert "throttle shop/web, container main, from no quota to 1." in done.stdout, done.stdout + done.stderr
+    assert not throttled(machine)
 
 
 def test_policies_are_checked(machine: Machine):

@@ -1,5 +1,6 @@
 """[agent] of the settings."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 
 from agent.executor import Limits
 from agent.options import Options, Order
-from agent.settings import AgentSettings, read_settings, validate
+from agent.settings import AgentSettings, documentation, read_settings, validate
+from tests.real.parts import REPOSITORY
 
 
 def read(**given: Any) -> AgentSettings:
@@ -51,6 +53,7 @@ def test_who_this_node_is():
         ({"mode": "enforc"}, "agent.mode", 'did you mean "enforce"?'),
         ({"excess": 2}, "agent.excess", "must be a number from 0 to 1; given 2"),
         ({"control": "here"}, "agent.control", "must have the form NAMESPACE/NAME"),
+        ({"cgroup_nest": "a/b"}, "agent.cgroup_nest", "must be the name of one group"),
         ({"host": "10.0.0.7"}, "agent.token_file", "set agent.token_file"),
         ({"token_file": "/no/such"}, "agent.token_file", "there is no file /no/such"),
         ({"watcher_token_file": "/no/such"}, "agent.watcher_token_file", "there is no file /no/such"),
@@ -80,3 +83,10 @@ def test_a_metric_of_the_users_own():
     )
     metric = settings.queries["p99"].metric("p99", Order.SEED)
     assert (metric.name, metric.throttleable, metric.throttle_quantified) == ("p99", True, False)
+
+
+def test_the_documentation_is_what_the_table_says():
+    """docs/agent-settings.md is made by `python -m agent.settings`, and has every key."""
+    text = documentation()
+    assert (REPOSITORY / "docs" / "agent-settings.md").read_text() == text
+    assert all(f"| `{each.name}`" in text for each in fields(AgentSettings) if each.name != "queries")

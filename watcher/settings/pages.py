@@ -157,10 +157,10 @@ reads them, they are passed over with a notice in the log.
 
 def documentation() -> str:
     """docs/settings.md."""
-    sections = [_documented(f"## `[{name}]`", table.__doc__, _own_keys(name)) for name, table in TABLES.items()]
+    sections = [documented(f"## `[{name}]`", table.__doc__, _own_keys(name)) for name, table in TABLES.items()]
     metrics = ", ".join(f"`{metric.key}`" for metric in model.METRICS)
     queries = (
-        _documented("## `[provider.queries.<metric>]`", QuerySettings.__doc__, _query_keys())
+        documented("## `[provider.queries.<metric>]`", QuerySettings.__doc__, _query_keys())
         + f"\n`<metric>` is one of {metrics}. In the environment it stands in capitals, like the rest.\n"
     )
     legacy = _LEGACY_HEADING + "\n".join(f"| `{each.variable}` | `{each.key}` | {each.meaning} |" for each in LEGACY)
@@ -175,7 +175,8 @@ def _query_keys() -> list[Key]:
     return [Key((*QUERIES, "<metric>"), each) for each in settings_fields(QuerySettings)]
 
 
-def _documented(heading: str, doc: str | None, keys: Iterable[Key]) -> str:
+def documented(heading: str, doc: str | None, keys: Iterable[Key]) -> str:
+    """A table of settings as Markdown, below its heading and what is to be said of all of them."""
     lines = [heading, "", (doc or "").replace("`reason` says why it is this provider.", "").strip(), ""]
     lines += ["| key | default | meaning | takes |", "|---|---|---|---|"]
     for key in keys:
