@@ -31,6 +31,7 @@ QUICK = {
     "engines": "--nodes 20",
     "pods": "--pods 50 100 --rounds 1",
     "provider": "--nodes 20",
+    "qrm": "--pods 5 --rounds 5",
     "scoring": "--nodes 50 100 --rounds 3",
     "serving": "--nodes 50 --seconds 1 --rounds 1",
     "size": "--nodes 50 100 --ticks 2",
