@@ -22,7 +22,7 @@ from aiohttp import hdrs, web
 
 from agent.analyzer import Event
 from agent.audit import Audit, AuditError, Filter, json_lines
-from agent.cgroups import Driver, Layout, NoCgroups, Tree, find_layout, open_tree
+from agent.cgroups import Driver, Layout, Tree, find_layout, open_tree
 from agent.executor import Cluster, Executor, Groups, KubeletGroups, OnExit, Permissions, PutBack
 from agent.loop import Agent, Clocks, Surroundings
 from agent.metrics import Metrics
@@ -546,7 +546,7 @@ async def restore(settings: AgentSettings, everything: Settings) -> Restored:
             executor = Executor(audit, groups.groups, cluster=cluster)
             quotas = await executor.restore_all(reason="load-watcher agent restore")
             return Restored(quotas, _still_tainted(settings) if await executor.tainted() else "")
-        except (AuditError, NoCgroups, KubeError) as error:
+        except (AuditError, KubeError) as error:
             raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
 
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
-from agent.cgroups import CgroupGone, Group, Layout, NoCgroups, Tree
-from agent.cgroups.paths import container_id, is_uid, pod_segments
+from agent.cgroups import CgroupError, CgroupGone, Group, Layout, NoCgroups, Tree
+from agent.cgroups.paths import ROOT_SEGMENT, container_id, is_uid, pod_segments
 from agent.model import QosClass
 
 
 class Groups(Protocol):
-    """The control groups of this node. Both raise CgroupError for what fails."""
+    """The control groups of this node. All raise CgroupError for what fails."""
 
     def find(self, uid: str, container: str = "") -> str | None:
         """The path of a container's group by its id, or of the pod's own; None if it is not there (any more)."""
 
     def open(self, path: str) -> Group:
-        """The group at a path."""
+        """The group at a path. It may not be there."""
+
+    def look(self) -> None:
+        """Fails where there are no groups of a kubelet at all: then the wrong tree is looked at, or an empty one, and
+        that a group is not in it does not say that its container has ended."""
 
 
 class KubeletGroups:
@@ -32,10 +37,8 @@ class KubeletGroups:
         if not is_uid(uid):
             return None
         for qos in (QosClass.BEST_EFFORT, QosClass.BURSTABLE, QosClass.GUARANTEED):
-            try:
+            with _translated(ROOT_SEGMENT):
                 path = self._layout().path_of(pod_segments(qos, uid))
-            except NoCgroups:
-                return None
             names = self._children(path)
             if names is None:
                 continue
@@ -46,11 +49,25 @@ class KubeletGroups:
 
     def _children(self, path: str) -> list[str] | None:
         try:
-            with self._tree().open(path) as group:
+            with self.open(path) as group:
                 return group.children()
         except CgroupGone:
             return None
 
     def open(self, path: str) -> Group:
         """The group at a path."""
-        return self._tree().open(path)
+        with _translated(path):
+            return self._tree().open(path)
+
+    def look(self) -> None:
+        """Fails where there are none."""
+        with _translated(ROOT_SEGMENT):
+            self._layout().path_of((ROOT_SEGMENT,))
+
+
+@contextmanager
+def _translated(path: str) -> Iterator[None]:
+    try:
+        yield
+    except NoCgroups as error:
+        raise CgroupError(str(error), path=path, hint=error.hint) from None

@@ -108,8 +108,13 @@ class Quotas:
         return Result(step, Fate.FOREIGN, text, begun.id)
 
     def _read(self, path: str) -> Quota:
-        with self._groups.open(path) as group:
-            return group.quota()
+        """Raises CgroupGone only where other groups of the kubelet are to be seen."""
+        try:
+            with self._groups.open(path) as group:
+                return group.quota()
+        except CgroupGone:
+            self._groups.look()
+            raise
 
     def _read_or_none(self, path: str) -> Quota | None:
         try:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent.audit import Deed, Outcome
 from agent.cgroups import CgroupRefused, Driver, Group, Quota
 from agent.executor import Fate, Groups, Quotas, Report, Stance
-from agent.model import QuotaStep
+from agent.model import QuotaStep, State
 from tests.agent.executor.node import FakeNode, restore, throttle
 
 
@@ -117,6 +117,9 @@ class Interrupting:
 
     def find(self, uid: str, container: str = "") -> str | None:
         return self._groups.find(uid, container)
+
+    def look(self) -> None:
+        self._groups.look()
 
     def open(self, path: str) -> Group:
         group = self._groups.open(path)
@@ -336,3 +339,22 @@ def test_in_the_end_a_quota_is_the_original_or_somebody_else_s(acts: list[tuple[
 
 def deed_of(step: QuotaStep) -> Deed:
     return Deed(time=0.0, kind=step.kind, pod=step.pod, uid=step.uid, container_id=step.container_id)
+
+
+def test_a_tree_without_any_group_of_a_kubelet_does_not_say_that_containers_are_gone(node: FakeNode):
+    """Somebody forgot to mount the host's: what is remembered must be there when the right one is looked at."""
+    node.add(0)
+    node.run(throttle(0))
+    kubepods = [path for path in sorted((node.directory / "cgroup").rglob("kubepods*")) if path.is_dir()]
+    tops = [path for path in kubepods if not any(other in path.parents for other in kubepods)]
+    for top in tops:
+        top.rename(top.with_name("elsewhere"))
+    (put_back,) = node.acting(lambda executor: executor.restore_all(reason="the end"))
+    assert (Fate.FAILED, True) == (put_back.fate, "there are no groups of a kubelet" in put_back.text)
+    assert [Fate.FAILED] == fates(node.run(restore(0)))
+    node.acting(lambda executor: executor.look_back(State(node.now)))
+    assert {"c0"} == set(node.audit.originals())
+    for top in tops:
+        top.with_name("elsewhere").rename(top)
+    (put_back,) = node.acting(lambda executor: executor.restore_all(reason="the end"))
+    assert (Fate.DONE, "max 100000") == (put_back.fate, node.quota())
