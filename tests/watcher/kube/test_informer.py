@@ -329,7 +329,7 @@ def test_a_custom_resource_that_is_not_installed_comes_when_it_is():
             server.define(POLICIES, "NodeQOS")
             server.put(POLICIES, "p", spec={"rules": []})
             await eventually(lambda: {"p"} == set(informer.objects), what="the policy")
-            assert informer.error is None
+            await eventually(lambda: informer.error is None, what="the watch to be open")
             server.undefine(POLICIES)
             server.drop_connections()
             await eventually(lambda: not informer.objects and informer.error, what="the policy to go")
