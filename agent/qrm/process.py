@@ -29,6 +29,7 @@ from agent.qrm.outside import PluginRefused, outside_plugins
 from agent.qrm.pages import Pages, Parts
 from agent.qrm.plugins.base import Plugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.katalyst import KatalystCpuPlugin, KatalystSettings
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.plugins.nic import NicPlugin
 from agent.qrm.pods import QrmPod
@@ -40,7 +41,7 @@ from agent.qrm.runtime.cgroup import CgroupRuntime
 from agent.qrm.runtime.cri import CriRuntime
 from agent.qrm.server import CannotServe, LegacyRegistration, PluginServer, PodResources, SocketServer
 from agent.qrm.service import Rounds
-from agent.qrm.settings import CGROUP, CRI, DRY_RUN, SERVER, QrmSettings
+from agent.qrm.settings import AS_KATALYST, CGROUP, CRI, DRY_RUN, SERVER, QrmSettings
 from agent.qrm.sysfs import NoTopology, read_machine, read_nics
 from agent.qrm.telemetry import QrmMetrics
 from agent.qrm.topology import Policy, check_nodes
@@ -109,14 +110,24 @@ def machine_of(settings: QrmSettings) -> Machine:
     return machine
 
 
+def cpu_plugin(settings: QrmSettings, machine: Machine) -> Plugin:
+    """The one of the policy that is wanted. Raises ValueError for one that the machine cannot have."""
+    if settings.cpu_policy == AS_KATALYST:
+        # What it keeps has times in it, which must mean the same after a restart.
+        return KatalystCpuPlugin(
+            machine, KatalystSettings(settings.reserved_cpus, reclaim=settings.reclaim), now=time.time
+        )
+    sizes = CpuSettings(settings.reserved_cpus, settings.min_online, settings.min_offline)
+    return CpuPlugin(machine, settings.roles(), sizes)
+
+
 def builtin_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
     """Those that come with this, as far as they are wanted and can be. Raises CannotRun."""
     roles = settings.roles()
     made: list[Plugin] = []
     try:
         if settings.cpu_plugin:
-            sizes = CpuSettings(settings.reserved_cpus, settings.min_online, settings.min_offline)
-            made.append(CpuPlugin(machine, roles, sizes))
+            made.append(cpu_plugin(settings, machine))
         if settings.memory_plugin and machine.memory:
             reserved = dict.fromkeys(machine.memory, settings.reserved_memory)
             made.append(MemoryPlugin(machine, roles, reserved=reserved))
@@ -250,6 +261,8 @@ async def assembled(settings: QrmSettings, everything: Settings) -> AsyncIterato
             metrics.cpu = plugin
             if settings.adjust:
                 parts.adjuster = metrics.adjuster = await _adjust(parts, builtin[CPU], stack)
+        elif settings.watcher is not None:
+            log.warning("qrm.watcher is not asked: only pools by role (qrm.cpu_policy) are resized by load")
         yield parts
 
 

@@ -27,6 +27,7 @@ from watcher.settings.values import Kind, Unfit
 SECTION = "qrm"
 DRY_RUN, CRI, CGROUP, SERVER = MODES = ("dry-run", "cri", "cgroup", "server")
 SCOPES = ("container", "pod")
+BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
 ANY_PORT = values.whole(lowest=0, highest=65535)
 CPUS = values.whole(lowest=0, highest=8192)
 SECONDS = values.duration(lowest=0.1, highest=3600)
@@ -217,6 +218,20 @@ class QrmSettings(Table):
     )
     cpu_plugin: bool = field(
         default=True, metadata=about(values.BOOLEAN, "Whether to serve the plug-in for CPUs that comes with this.")
+    )
+    cpu_policy: str = field(
+        default=BY_ROLE,
+        metadata=about(
+            values.choice(CPU_POLICIES),
+            "What CPUs go by: the roles of pods, or Katalyst's QoS levels and enhancements; with these load resizes "
+            "nothing, pools have what their pods request.",
+        ),
+    )
+    reclaim: bool = field(
+        default=False,
+        metadata=about(
+            values.BOOLEAN, "With Katalyst's: whether pods of reclaimed_cores may have what shared pools do not need."
+        ),
     )
     memory_plugin: bool = field(default=True, metadata=about(values.BOOLEAN, "The same for memory."))
     nic_plugin: bool = field(default=True, metadata=about(values.BOOLEAN, "The same for network cards."))

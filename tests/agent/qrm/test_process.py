@@ -367,6 +367,22 @@ def _ending(world: World, name: str) -> bool:
     return "deletionTimestamp" in world.kube.content(PODS, name)["metadata"]
 
 
+def test_cpus_by_katalysts_levels(world: World):
+    """A role is nothing then, a QoS level is; load resizes nothing."""
+    level, binding = "katalyst.kubewharf.io/qos_level", "katalyst.kubewharf.io/memory_enhancement"
+    own = {level: "dedicated_cores", binding: '{"numa_binding":"true"}'}
+    world.pod("default/own", "11111111-0000-4000-8000-000000000000", "ETL", cpu="4", annotations=own)
+    world.pod("default/shared", "22222222-0000-4000-8000-000000000000", "storage-service", cpu="2")
+    lines = ('cpu_policy = "katalyst"', 'watcher = "http://127.0.0.1:9"', "memory_plugin = false", "nic_plugin = false")
+    with world.run(RESERVED, *lines, mode="dry-run") as qrm:
+        wait_for(lambda: given(qrm).keys() == {"default/own", "default/shared"}, what="both pods")
+        found = {name: cpuset.parse(each["cpu"]["allocation_result"]) for name, each in given(qrm).items()}
+        assert len(found["default/own"]) == 4
+        assert not found["default/own"] & found["default/shared"]
+        assert (qrm.explained()["resize"], qrm.state()["pools"]) == (None, {})
+        assert "qrm.watcher is not asked: only pools by role (qrm.cpu_policy) are resized by load" in qrm.log()
+
+
 # --- starts that are refused -----------------------------------------------------------------------------------------
 
 
