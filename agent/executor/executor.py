@@ -198,7 +198,9 @@ class Executor:
 
     def _look_back(self, state: State) -> tuple[Deed, ...]:
         audit = self._means.audit
-        self._means.quotas.forget_ended(frozenset(container.id for pod in state.pods for container in pod.containers))
+        seen = {each.id: Quota(each.quota, each.period) for pod in state.pods for each in pod.containers}
+        self._means.quotas.forget_ended(seen.keys())
+        self._means.quotas.let_go(seen)
         waiting = audit.unmeasured(since=state.time - MEASURED_FOR_S, before=state.time)
         effects = [(deed, released) for deed in waiting if (released := measured(deed, state)) is not None]
         if not effects:

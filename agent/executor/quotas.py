@@ -138,6 +138,21 @@ class Quotas:
             return False
         return False
 
+    def let_go(self, seen: Mapping[str, Quota]) -> None:
+        """Nothing is owed to a container that has what it had, or that somebody else gave more (an in-place resize):
+        no plan will restore it. `seen` are quotas by container id; who seems to be one of them is looked at again."""
+        for each in self._audit.remembered().values():
+            if each.container_id not in seen or not _at_least(seen[each.container_id], each.original):
+                continue
+            found = self._look(each)
+            if found == each.original:
+                self._audit.forget(each.container_id)
+            elif isinstance(found, Quota) and not each.is_ours(found) and _at_least(found, each.original):
+                text = f"somebody else made its quota {in_words(found)}: left alone"
+                deed = _restoring(each, found, now=self._clock(), reason="it has more than it had", cycle=0)
+                begun = self._audit.begin(deed)
+                self._audit.finish_quota(begun, Outcome.FOREIGN, now=self._clock(), written=None, message=text)
+
     # --- all of them -------------------------------------------------------------------------------------------------
 
     def put_all_back(self, *, reason: str, cycle: int = 0) -> tuple[PutBack, ...]:
@@ -212,6 +227,12 @@ def _restoring(remembered: Remembered, found: Quota, *, now: float, reason: str,
         before=as_json(found),
         after=as_json(remembered.original),
     )
+
+
+def _at_least(quota: Quota, other: Quota) -> bool:
+    if quota.quota is None or other.quota is None:
+        return quota.quota is None
+    return quota.quota * other.period >= other.quota * quota.period
 
 
 def as_json(quota: Quota) -> Mapping[str, Any]:

@@ -111,6 +111,25 @@ def world(tmp_path: Path) -> Iterator[World]:
     node.close()
 
 
+@pytest.mark.parametrize(("quota", "outcomes"), [(300_000, ["done", "foreign"]), (150_000, ["done"])])
+def test_what_somebody_else_gave_back_is_left_alone_and_owed_no_more(tmp_path: Path, quota: int, outcomes: list[str]):
+    node = FakeNode(tmp_path / "node")
+    node.add(0, qos=QosClass.BEST_EFFORT, quota=150_000)
+    world = World(node, tmp_path / "policies")
+    world.put(a_rule())
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4150.0)
+        assert {"c0"} == set(node.audit.originals())
+        node.set_quota(quota)
+        await world.cycle(agent, 1000.0)
+
+    world.run(test)
+    assert (f"{quota} 100000", {}) == (node.quota(), dict(node.audit.originals()))
+    assert outcomes == [deed.outcome.value for deed in node.deeds()]
+    node.close()
+
+
 def verdicts(agent: Agent) -> list[Verdict]:
     assert agent.last.plan
     return [finding.verdict for finding in agent.last.plan.rules]
