@@ -110,11 +110,18 @@ def test_set_needs_a_key_and_a_value(run, bad):
 
 
 def test_config_check_accepts_a_good_file(run, tmp_path):
-    """A good file is ok; what it says for other programs is noted beside."""
-    (tmp_path / "x.toml").write_text("[server]\nport = 1\n[qrm]\nport = 2")
+    """A good file is ok, with what it says for the agent and the QoS Resource Manager."""
+    (tmp_path / "x.toml").write_text("[server]\nport = 1\n[agent]\nport = 2\n[qrm]\nport = 3")
     result = run("config", "check", "x.toml")
-    assert (result.exit_code, result.stdout) == (0, "ok\n")
-    assert result.stderr == "note: [qrm] is set and not used: nothing that runs here reads it\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "ok\n", "")
+
+
+@pytest.mark.parametrize("section", ["agent", "qrm"])
+def test_config_check_reads_the_tables_of_all_packages(run, tmp_path, section):
+    (tmp_path / "x.toml").write_text(f"[{section}]\nhosst = 2")
+    result = run("config", "check", "x.toml")
+    assert result.exit_code == 2
+    assert f"did you mean {section}.host?" in result.stderr
 
 
 def test_config_check_holds_plug_ins_against_the_windows(run, tmp_path):
@@ -210,11 +217,10 @@ def test_nothing_heavy_is_loaded_before_a_command_runs(tmp_path):
 
 
 def test_serve_tells_its_source_and_renews_its_log(run_service):
-    """The log has the provider with the reason, and what nobody reads; after SIGHUP it looks as the file says now, and
-    after a SIGHUP with a bad file as before."""
-    service = run_service(config="[qrm]\nport = 1\n")
+    """The log has the provider with the reason; after SIGHUP it looks as the file says now, and after a SIGHUP with a
+    bad file as before."""
+    service = run_service(config="[agent]\nport = 1\n")
     assert "provider host: provider.name is not set, and this is no cluster" in service.log()
-    assert "[qrm] is set and not used" in service.log()
 
     def renewed(config):
         service.config_file.write_text(config)

@@ -645,7 +645,6 @@ def test_parts_reach_their_validators_raw(loaded, problems):
     assert seen == [{"default": {"plugins": [{"name": "Peaks"}]}}]
     settings = loaded(toml, flags={"agent.port": "2"}, environ={"LOAD_WATCHER_AGENT_HOST": "::1"})
     assert settings.parts["agent"] == {"port": 2, "host": "::1"}
-    assert settings.notices[0] == "[scheduler] is set and not used: nothing that runs here reads it"
 
 
 # --- junk -------------------------------------------------------------------------------------------------------------

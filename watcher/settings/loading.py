@@ -92,7 +92,6 @@ def load(
         *legacy.notices,
         *_unused(settings),
         *_unmatched(settings),
-        *_unchecked(settings.parts, part_validators or {}),
     )
     return replace(settings, origins={**dict.fromkeys(_plain_keys(), "default"), **origins}, notices=notices)
 
@@ -341,8 +340,3 @@ def _unmatched(settings: Settings) -> list[str]:
 
 def _part_problems(parts: Mapping[str, Any], validators: Mapping[str, Validator]) -> list[Problem]:
     return [problem for name, table in parts.items() if name in validators for problem in validators[name](table)]
-
-
-def _unchecked(parts: Mapping[str, Any], validators: Mapping[str, Validator]) -> list[str]:
-    unread = (name for name in parts if name not in validators)
-    return [f"[{name}] is set and not used: nothing that runs here reads it" for name in unread]

@@ -150,8 +150,8 @@ begins with `METRICS_PROVIDER_` and is none of them is passed over with a notice
 _PARTS = """\
 ## Other tables
 
-`[scheduler.<profile>]`, `[agent]` and `[qrm]` belong to the scorers and to the node agent. Where nothing that runs
-reads them, they are passed over with a notice in the log.
+`[scheduler.<profile>]`, `[agent]` and `[qrm]` belong to the scorers, the node agent and the QoS Resource Manager. One
+file may have all of them: every command checks them, and each takes its own.
 """
 
 

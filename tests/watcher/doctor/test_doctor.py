@@ -220,12 +220,11 @@ def test_all_problems_of_the_settings_come_at_once():
     told.one("settings", "fail", "nowhere.toml cannot be read")
 
 
-def test_settings_that_nobody_reads_are_a_warning(tmp_path: Path, source: list[str]):
+def test_settings_that_nobody_reads_are_a_warning(source: list[str]):
     """They are valid, and do nothing."""
-    (tmp_path / "load-watcher.toml").write_text("[agent]\nport = 1\n")
-    told = doctor(*source)
+    told = doctor(*source, "--set", "store.watcher_id=a")
     assert 0 == told.exit_code
-    told.one("settings", "warn", "[agent] is set and not used")
+    told.one("settings", "warn", "store.watcher_id is set and not used: store.url names a file")
 
 
 @pytest.mark.slow
