@@ -165,8 +165,9 @@ class Agent:
         try:
             await self._executor.look_back(state)
             if in_force.policies is not None:
-                policies = in_force.policies.for_node(self.surroundings.labels())
-                cycle = await self._decide(replace(cycle, policies=policies))
+                labels = self.surroundings.labels()
+                cycle = replace(cycle, policies=in_force.policies.for_node(labels))
+                cycle = await self._decide(cycle, unsure=not in_force.policies.all_known(labels))
         except AuditError as error:
             cycle = replace(cycle, trouble=f"{error}. {error.hint}".rstrip())
             log.error("nothing is done in this cycle: %s", cycle.trouble)
@@ -175,10 +176,12 @@ class Agent:
         self.seconds_of(self.last.seconds)
         return self.last
 
-    async def _decide(self, cycle: Cycle) -> Cycle:
-        """Raises AuditError."""
+    async def _decide(self, cycle: Cycle, *, unsure: bool) -> Cycle:
+        """`unsure` is whether more policies may hold than are known to. Raises AuditError."""
         originals = await asyncio.to_thread(self._audit.originals)
         analysis = analyze(cycle.state, cycle.policies, self._memory, originals=originals, options=self._options)
+        if unsure:
+            analysis = _with_nothing_undone(analysis, self._memory)
         ledger = settled(self._ledger, cycle.state, self._options)
         given = Given(
             state=cycle.state,
@@ -265,6 +268,15 @@ class Agent:
 def _interrupted(memory: Memory) -> Memory:
     """What stays of counts after a pause: nothing that was counted in a row, but who was triggered still is."""
     return replace(memory, rules={key: replace(each, above=0, below=0) for key, each in memory.rules.items()})
+
+
+def _with_nothing_undone(analysis: Analysis, before: Memory) -> Analysis:
+    """While the labels of the node are not known (a start, or one without the API), no policy counts as gone: what was
+    taken for one stays, and so does the taint."""
+    rules = {**before.rules, **analysis.memory.rules}
+    keeps_away = True if analysis.keep_away else before.keeps_away
+    memory = replace(analysis.memory, rules=rules, keeps_away=keeps_away)
+    return replace(analysis, released=(), keep_away=analysis.keep_away or None, memory=memory)
 
 
 def _without_scheduling(made: Plan) -> Plan:

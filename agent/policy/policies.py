@@ -65,6 +65,10 @@ class PolicySet:
         pod_qos = tuple(each.value for each in self._of(model.PodQos))
         return model.Policies(tuple(rules), actions, pod_qos)
 
+    def all_known(self, labels: Mapping[str, str] | None) -> bool:
+        """Whether these labels tell of every NodeQOS if it holds."""
+        return labels is not None or all(_selects(each.value.selector, None) for each in self._of(NodeQos))
+
     def _of(self, kind: type) -> Iterable:  # type: ignore[type-arg]  # narrowed by who asks
         return (self.objects[key] for key in sorted(self.objects) if isinstance(self.objects[key].value, kind))
 

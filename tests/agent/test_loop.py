@@ -111,6 +111,27 @@ def world(tmp_path: Path) -> Iterator[World]:
     node.close()
 
 
+def test_while_the_labels_of_the_node_are_not_known_nothing_is_undone(world: World):
+    """As after a restart, until the API has answered: a NodeQOS that selects nodes has not gone for that."""
+    selecting = node_qos(a_rule())
+    selecting["spec"]["selector"] = {"matchLabels": {"pool": "batch"}}
+    allowed = an_object("PodQOS", "be", allowedActions=["throttle"], scopeSelector=BEST_EFFORT)
+    write(world.policies, all=text_of(selecting, throttling(), allowed))
+    quotas = []
+
+    def of(labels: dict[str, str] | None) -> None:
+        async def test(agent: Agent) -> None:
+            agent.surroundings = replace(agent.surroundings, labels=lambda: labels)
+            await world.cycle(agent, 4050.0)
+            quotas.append(len(world.node.audit.originals()))
+
+        world.run(test)
+
+    for labels in ({"pool": "batch"}, None, {"pool": "web"}):
+        of(labels)
+    assert [1, 1, 0] == quotas
+
+
 @pytest.mark.parametrize(("quota", "outcomes"), [(300_000, ["done", "foreign"]), (150_000, ["done"])])
 def test_what_somebody_else_gave_back_is_left_alone_and_owed_no_more(tmp_path: Path, quota: int, outcomes: list[str]):
     node = FakeNode(tmp_path / "node")
