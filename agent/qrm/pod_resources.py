@@ -88,9 +88,7 @@ def _by_node(by_node: Mapping[int, float]) -> list[pb.TopologyAwareQuantity]:
 
 def _memory(by_node: Mapping[int, float]) -> list[pb.ContainerMemory]:
     return [
-        pb.ContainerMemory(
-            memory_type=MEMORY, size=int(size), topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=node)])
-        )
+        pb.ContainerMemory(memory_type=MEMORY, size=int(size), topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=node)]))
         for node, size in sorted(by_node.items())
         if size > 0
     ]
