@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 import time
 from collections import ChainMap
@@ -13,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -30,6 +28,7 @@ from agent.model import SCHEDULING_TAINT
 from agent.policy.policies import Abilities, KnownMetrics, TriggerOnly
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
 from agent.registry import MetricRefused, installed_metrics
+from agent.serving import CannotRun, answer, listen, read_token, stop_signal
 from agent.settings import AgentSettings
 from agent.state import COLLECTED, Collector, MetricSource, NoPods, Places, PodFacts, PodSource
 from agent.state.informed import InformedPods
@@ -37,10 +36,8 @@ from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.queries import QueryMetrics
 from agent.telemetry import AgentMetrics
 from watcher import __version__
-from watcher.api import make_runner
 from watcher.api.openapi import Answer, Operation, Parameter
-from watcher.api.routing import JSON, Access, ApiError, Route, Router
-from watcher.api.runner import application
+from watcher.api.routing import Access, ApiError, Route
 from watcher.kube import NODES, Informer, KubeClient, KubeError, Node, Selector, find_access, nano
 from watcher.providers.prometheus_plans import PrometheusConfig
 from watcher.settings import Settings
@@ -49,24 +46,11 @@ from watcher.telemetry import Telemetry
 log = logging.getLogger(__name__)
 
 ALIVE_INTERVALS = 3.0
-SHUTDOWN_S = 5.0
 LOOK_PATIENCE_S = 10.0
 LOOK_AGAIN_S = 0.05
 """How long, and how often, a single look waits for kubelet and API; who has not answered by then is missing."""
 EXTENDED_CPU = "gocrane.io/cpu"
 LARGEST_LIMIT = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Protection:
-    """What keeps strangers from reading what the agent knows of pods."""
-
-    token: str | None
-    protect_reads: bool = False
-
-
-class CannotRun(RuntimeError):
-    """The agent cannot start; the message says why and what to do."""
 
 
 class OwnNode:
@@ -206,7 +190,7 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
         from agent.state.windows import OPERATORS, WINDOWS, WindowMetrics
         from watcher.client import NodeClient
 
-        token = None if settings.watcher_token_file is None else _token(settings.watcher_token_file)
+        token = read_token(settings.watcher_token_file)
         client = NodeClient(settings.watcher, settings.node_name(), windows=WINDOWS, operators=OPERATORS, token=token)
         sources.append(WindowMetrics(client))
     if settings.queries and settings.prometheus is not None:
@@ -364,7 +348,7 @@ class Pages:
         agent = self._made.agent
         if agent.age > ALIVE_INTERVALS * agent.interval:
             raise ApiError(503, "stuck", f"no cycle ended well for {agent.age:.0f} s", "the agent's log says why")
-        return _json({"status": "ok", "cycle": agent.last.number, "age_s": round(agent.age, 3)})
+        return answer({"status": "ok", "cycle": agent.last.number, "age_s": round(agent.age, 3)})
 
     async def metrics(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The exposition."""
@@ -380,7 +364,7 @@ class Pages:
 
     async def explain(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The last cycle."""
-        return _json(self._made.agent.explanation())
+        return answer(self._made.agent.explanation())
 
     async def audit(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
         """Deeds, newest first."""
@@ -389,7 +373,7 @@ class Pages:
             deeds = await asyncio.to_thread(self._made.audit.deeds, wanted)
         except AuditError as error:
             raise ApiError(503, "no_audit", str(error), error.hint) from None
-        return _json({"deeds": [deed.as_json() for deed in deeds]})
+        return answer({"deeds": [deed.as_json() for deed in deeds]})
 
 
 def _filter(query: Mapping[str, str]) -> Filter:
@@ -404,11 +388,6 @@ def _filter(query: Mapping[str, str]) -> Filter:
         raise ApiError(400, "bad_request", f"these are no filters: {error}", "times are unix seconds") from None
 
 
-def _json(body: object) -> web.Response:
-    headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
-    return web.Response(body=msgspec.json.encode(body), headers=headers)
-
-
 # --- run ---------------------------------------------------------------------------------------------------------
 
 
@@ -419,18 +398,13 @@ def run(settings: AgentSettings, everything: Settings) -> int:
     except CannotRun as error:
         print(f"load-watcher agent: {error}", file=sys.stderr)
     except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        print(f"load-watcher agent: cannot listen on {where}: {error.strerror or error}", file=sys.stderr)
+        print(f"load-watcher agent: {error}", file=sys.stderr)
     return 1
 
 
 async def serve(settings: AgentSettings, everything: Settings) -> int:
     """Start, run until a signal, restore if that was asked for, end."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, log.info, "policies are followed; other settings need a restart")
+    stop = stop_signal(renewing="policies are followed; other settings need a restart")
     async with assembled(settings, everything) as made:
         _say(settings)
         telemetry = Telemetry(version=__version__, cluster=everything.cluster.name or "")
@@ -471,36 +445,13 @@ async def _leave(made: Assembled, settings: AgentSettings) -> int:
 @asynccontextmanager
 async def _listening(settings: AgentSettings, pages: Pages, telemetry: Telemetry) -> AsyncIterator[str]:
     """The pages, and the listener for metrics alone if there is one; yields the address of the first."""
-    token = None if settings.token_file is None else _token(settings.token_file)
+    token = read_token(settings.token_file)
     async with AsyncExitStack() as stack:
-        address = await _site(stack, pages.all(), Protection(token), telemetry, settings.host, settings.port)
+        address = await listen(stack, pages.all(), token, telemetry, host=settings.host, port=settings.port)
         if settings.metrics_host is not None:
-            where = settings.metrics_host, settings.metrics_port
-            await _site(stack, pages.public(), Protection(None), telemetry, *where)
+            where, port = settings.metrics_host, settings.metrics_port
+            await listen(stack, pages.public(), None, telemetry, host=where, port=port)
         yield address
-
-
-async def _site(
-    stack: AsyncExitStack, routes: list[Route], protection: Protection, telemetry: Telemetry, host: str, port: int
-) -> str:
-    runner = make_runner(application(Router(routes, protection=protection, meter=telemetry)))
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    await web.TCPSite(runner, host, port, shutdown_timeout=SHUTDOWN_S).start()
-    found = runner.addresses[0]
-    name = f"[{found[0]}]" if ":" in found[0] else found[0]
-    return f"http://{name}:{found[1]}"
-
-
-def _token(path: Path) -> str:
-    try:
-        token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise CannotRun(f"the token file {path} cannot be read: {why}") from None
-    if not token:
-        raise CannotRun(f"the token file {path} is empty: put a line in it that nobody can guess")
-    return token
 
 
 # --- once, and restore -------------------------------------------------------------------------------------------

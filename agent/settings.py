@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import sys
@@ -17,6 +16,7 @@ from agent.metrics import Metric
 from agent.metrics.trigger import ActsOn, triggering
 from agent.options import Options, Order
 from agent.sorters import CHAINS
+from watcher.loopback import is_loopback
 from watcher.settings import Problem, values
 from watcher.settings.pages import documented
 from watcher.settings.part_tables import read_table
@@ -279,7 +279,7 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[AgentSettings
     if settings.control.count("/") != 1:
         cure = 'for example agent.control = "load-watcher-agent/agent-control"'
         problems.append(Problem("agent.control", "must have the form NAMESPACE/NAME", cure))
-    if not _is_loopback(settings.host) and settings.token_file is None:
+    if not is_loopback(settings.host) and settings.token_file is None:
         message = f"others can reach {settings.host}, and nothing keeps them from reading what the agent knows of pods"
         problems.append(Problem("agent.token_file", message, "set agent.token_file, or agent.host to 127.0.0.1"))
     cures = {
@@ -312,15 +312,6 @@ def _read_queries(given: Any, *, cwd: Path) -> tuple[dict[str, Query], list[Prob
             problems.append(Problem(f"{section}.expression", "is missing", cure))
         queries[name] = query
     return queries, problems
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def validate(given: Mapping[str, Any]) -> list[Problem]:

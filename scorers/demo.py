@@ -8,7 +8,6 @@ the load that the next one is placed by.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ from watcher.fleet.cluster import SimulatedCluster
 from watcher.fleet.noise import key_of
 from watcher.kube import KubeError, Pod
 from watcher.kube import key_of as name_of
+from watcher.loopback import is_loopback
 from watcher.parts import Made, Serving
 
 log = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ class PretendedScheduler:
 
     async def _bind(self, session: aiohttp.ClientSession, pod: Pod, node: str) -> None:
         metadata = pod.metadata
-        if not (self._profile.settings.bind and _is_loopback(self._address)):
+        if not (self._profile.settings.bind and is_loopback(urlsplit(self._address).hostname or "")):
             try:
                 await self._api.bind(name_of(pod), node=node, uid=metadata.uid)
             except KubeError as error:  # somebody else was quicker
@@ -252,10 +252,6 @@ def reachable(address: str) -> str:
     parts = urlsplit(address)
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(parts.hostname or "")
     return address if host is None else f"{parts.scheme}://{host}:{parts.port}"
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(urlsplit(address).hostname or "").is_loopback
 
 
 def _trusting(certificate: Path) -> ssl.SSLContext:

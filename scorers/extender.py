@@ -15,7 +15,6 @@ as Error to filter and as status 400 to the others.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -43,6 +42,7 @@ from watcher.api.openapi import Answer, Operation, Parameter, failure
 from watcher.api.routing import JSON, Access, ApiError, Handler, Route, has_certificate
 from watcher.bodies import read_at_most
 from watcher.kube import Pod
+from watcher.loopback import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -410,12 +410,7 @@ async def _body(request: web.Request) -> bytes:
 
 def _may_bind(request: web.Request) -> bool:
     """kube-scheduler can present no token: a client certificate that was verified, or a caller on this machine."""
-    if has_certificate(request):
-        return True
-    try:
-        return ipaddress.ip_address(request.remote or "").is_loopback
-    except ValueError:
-        return False
+    return has_certificate(request) or is_loopback(request.remote or "")
 
 
 def _has_required(kind: type[msgspec.Struct]) -> bool:

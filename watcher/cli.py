@@ -577,12 +577,13 @@ def agent_restore(before: Mapping[str, Any], /, **own: Any) -> None:
 
     from agent import server
     from agent.executor import Fate
+    from agent.serving import CannotRun
 
     given = {**before, **{name: value for name, value in own.items() if value}}
     settings, everything = _agent_settings(given, mode=None)
     try:
         found = asyncio.run(server.restore(settings, everything))
-    except server.CannotRun as error:
+    except CannotRun as error:
         click.echo(f"load-watcher agent restore: {error}", err=True)
         raise SystemExit(1) from None
     for each in found.quotas:
@@ -611,7 +612,8 @@ def _agent_settings(given: Mapping[str, Any], *, mode: str | None) -> tuple[Agen
 def _check_policies(path: Path, settings: AgentSettings) -> int:
     """Print what is wrong with policies, and what is odd; the exit code."""
     from agent.policy.source import check_policies
-    from agent.server import CannotRun, known, metrics_of
+    from agent.server import known, metrics_of
+    from agent.serving import CannotRun
 
     try:
         metrics = metrics_of(settings)
@@ -633,10 +635,11 @@ def _explain_once(settings: AgentSettings, everything: Settings) -> int:
     import asyncio
 
     from agent import server
+    from agent.serving import CannotRun
 
     try:
         explanation = asyncio.run(server.look_once(settings, everything, pause=min(settings.interval, 10.0)))
-    except server.CannotRun as error:
+    except CannotRun as error:
         click.echo(f"load-watcher agent: {error}", err=True)
         return 1
     for problem in explanation["policies"]["problems"]:

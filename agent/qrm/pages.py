@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from aiohttp import hdrs, web
 
 from agent.qrm import cpuset
@@ -16,8 +15,9 @@ from agent.qrm.server import PluginServer
 from agent.qrm.service import Rounds
 from agent.qrm.settings import QrmSettings
 from agent.qrm.telemetry import QrmMetrics
+from agent.serving import answer
 from watcher.api.openapi import Answer, Operation
-from watcher.api.routing import JSON, Access, ApiError, Route
+from watcher.api.routing import Access, ApiError, Route
 from watcher.telemetry import CONTENT_TYPE, Telemetry
 
 STUCK_ROUNDS = 3.0
@@ -67,10 +67,10 @@ class Pages:
         """200 while rounds come to an end."""
         rounds = self._parts.rounds
         if rounds is None:
-            return _json({"status": "ok"})
+            return answer({"status": "ok"})
         if rounds.age > max(STUCK_ROUNDS * rounds.period, STUCK_S):
             raise ApiError(503, "stuck", f"no round ended for {rounds.age:.0f} s", "its log says why")
-        return _json({"status": "ok", "age_s": round(rounds.age, 3), "trouble": rounds.last.trouble})
+        return answer({"status": "ok", "age_s": round(rounds.age, 3), "trouble": rounds.last.trouble})
 
     async def metrics(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The exposition."""
@@ -81,7 +81,7 @@ class Pages:
     async def state(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """All there is."""
         parts = self._parts
-        return _json(
+        return answer(
             {
                 "mode": parts.settings.mode,
                 "node": parts.settings.node_name(),
@@ -97,7 +97,7 @@ class Pages:
         """The last admissions and resizes, newest first."""
         rounds, adjuster = self._parts.rounds, self._parts.adjuster
         last = adjuster.last if adjuster is not None else None
-        return _json(
+        return answer(
             {
                 "admissions": [record.as_json() for record in reversed(rounds.history)] if rounds is not None else [],
                 "resize": None if last is None else last.as_json(),
@@ -126,8 +126,3 @@ class Pages:
 def _machine_state(server: PluginServer) -> Any:
     """As the state file has it."""
     return server.plugin.document().get("machineState")
-
-
-def _json(body: object) -> web.Response:
-    headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
-    return web.Response(body=msgspec.json.encode(body), headers=headers)

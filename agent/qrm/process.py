@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from aiohttp import web
 
 from agent.cgroups import Driver, Layout, find_layout
 from agent.qrm.adjuster import WINDOWS, Adjuster, LocalUsage, NodeWindows
@@ -46,11 +44,10 @@ from agent.qrm.sysfs import NoTopology, read_machine, read_nics
 from agent.qrm.telemetry import QrmMetrics
 from agent.qrm.topology import Policy, check_nodes
 from agent.qrm.wire import PLUGIN_TYPE, info_from_bytes
-from agent.server import Protection, kube_client
+from agent.server import kube_client
+from agent.serving import CannotRun, listen, read_token, stop_signal
 from agent.state.kubelet import KubeletError, kubelet_access
 from watcher import __version__
-from watcher.api.routing import Router
-from watcher.api.runner import application, make_runner
 from watcher.client import NodeClient
 from watcher.kube import KubeClient
 from watcher.model import Operator
@@ -65,11 +62,6 @@ KUBELET_POLICIES = (("cpu_manager_state", "none"), ("memory_manager_state", "Non
 """The kubelet's files, and what their policy must be where our plug-ins set cpusets."""
 REGISTER_S = 60.0
 REGISTER_AGAIN_S = 0.2
-SHUTDOWN_S = 5.0
-
-
-class CannotRun(RuntimeError):
-    """The manager cannot start; the message says why and what to do."""
 
 
 # --- pieces ------------------------------------------------------------------------------------------------------
@@ -229,16 +221,6 @@ def applier(settings: QrmSettings, stack: AsyncExitStack) -> Apply:
     return dry_run
 
 
-def _token(path: Path | None) -> str | None:
-    """Raises CannotRun."""
-    if path is None:
-        return None
-    token = path.read_text().strip()
-    if not token:
-        raise CannotRun(f"the token file {path} is empty: put a line in it that nobody can guess")
-    return token
-
-
 # --- put together ------------------------------------------------------------------------------------------------
 
 
@@ -364,7 +346,7 @@ async def _adjust(parts: Parts, cpu: PluginServer, stack: AsyncExitStack) -> Adj
     settings, rounds = parts.settings, parts.rounds
     windows = None
     if settings.watcher is not None:
-        token = _token(settings.watcher_token_file)
+        token = read_token(settings.watcher_token_file)
         client = NodeClient(
             settings.watcher, settings.node_name(), windows=WINDOWS, operators=(Operator.AVG,), token=token
         )
@@ -419,30 +401,15 @@ def run(settings: QrmSettings, everything: Settings) -> int:
 
 async def serve(settings: QrmSettings, everything: Settings) -> int:
     """Start, run until a signal, end. What was set on containers stays."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, log.info, "settings need a restart")
-    async with assembled(settings, everything) as parts:
+    stop = stop_signal(renewing="settings need a restart")
+    async with assembled(settings, everything) as parts, AsyncExitStack() as stack:
         telemetry = Telemetry(version=__version__, cluster=everything.cluster.name or "")
         telemetry.add(parts.metrics)
         pages = Pages(parts, telemetry)
-        router = Router(pages.all(), protection=Protection(_token(settings.token_file)), meter=telemetry)
-        runner = make_runner(application(router))
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, settings.host, settings.port, shutdown_timeout=SHUTDOWN_S)
-            try:
-                await site.start()
-            except OSError as error:
-                where = f"{settings.host}:{settings.port}"
-                raise CannotRun(f"cannot listen on {where}: {error.strerror or error}") from None
-            host, port = runner.addresses[0][:2]
-            log.info("plug-ins register in %s; the mode is %s", settings.plugins_dir, settings.mode)
-            print(f"load-watcher qrm listens on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
-            await stop.wait()
-            log.info("stopping; what containers have stays")
-        finally:
-            await runner.cleanup()
+        token = read_token(settings.token_file)
+        address = await listen(stack, pages.all(), token, telemetry, host=settings.host, port=settings.port)
+        log.info("plug-ins register in %s; the mode is %s", settings.plugins_dir, settings.mode)
+        print(f"load-watcher qrm listens on {address}", flush=True)
+        await stop.wait()
+        log.info("stopping; what containers have stays")
     return 0

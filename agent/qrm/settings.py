@@ -19,6 +19,7 @@ from agent.qrm.plugins.nic import Nic, NicAddress
 from agent.qrm.resize import ResizeSettings
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, SEED_ROLES, RoleTable, role_table
 from agent.qrm.topology import Policy
+from watcher.loopback import is_loopback
 from watcher.settings import Problem, values
 from watcher.settings.part_tables import read_table
 from watcher.settings.tables import Table, about
@@ -413,7 +414,7 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, 
     names = [name for name, _ in settings.names]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         problems.append(Problem("qrm.names", f"{twice[0]!r} stands for two resources", "leave one of them out"))
-    if not _is_loopback(settings.host) and settings.token_file is None:
+    if not is_loopback(settings.host) and settings.token_file is None:
         message = f"others can reach {settings.host}, and nothing keeps them from reading what is known of pods"
         problems.append(Problem("qrm.token_file", message, "set qrm.token_file, or qrm.host to 127.0.0.1"))
     for key, path in (("token_file", settings.token_file), ("watcher_token_file", settings.watcher_token_file)):
@@ -421,15 +422,6 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, 
             cure = "make it, with one line in it that nobody can guess"
             problems.append(Problem(f"qrm.{key}", f"there is no file {path}", cure))
     return settings, problems
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def validate(given: Mapping[str, Any]) -> list[Problem]:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 
 from agent.analyzer import Memory, analyze
 from agent.gaps import Given
@@ -20,6 +17,7 @@ from agent.planner import plan
 from agent.registry import MetricRefused, installed_metrics
 from agent.sorters import CHAINS
 from tests.agent.scenes import CPU, pod, state
+from tests.outside_packages import on_path, unpacked
 from tests.real.parts import REPOSITORY
 
 OUTSIDE = REPOSITORY / "tests" / "outside_metric"
@@ -29,23 +27,12 @@ NAME = "kubelet_running_pods"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory to put on the path, with what pip would unpack: the module, and metadata with the entry point."""
-    source, directory = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
-    shutil.copytree(OUTSIDE, source, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    (wheel,) = WheelBuilder(str(source)).build(directory=str(source), versions=["standard"])
-    with zipfile.ZipFile(wheel) as built:
-        built.extractall(directory)
-    return directory
+    return unpacked(OUTSIDE, tmp_path_factory)
 
 
 @pytest.fixture
 def reachable(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it on the path of this process, which a test may change; nothing is left of it afterwards."""
-    copy = tmp_path / "site"
-    shutil.copytree(installed, copy)
-    monkeypatch.syspath_prepend(str(copy))
-    monkeypatch.delitem(sys.modules, MODULE, raising=False)
-    return copy
+    return on_path(installed, tmp_path, MODULE, monkeypatch)
 
 
 def refused() -> tuple[str, str]:

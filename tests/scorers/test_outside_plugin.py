@@ -4,18 +4,16 @@ import json
 import os
 import re
 import shutil
-import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 
 from scorers.profiles import validate
 from scorers.registry import known_names
 from tests.conftest import RunService
 from tests.fakes.kube import NODES, PODS, FakeKube
+from tests.outside_packages import on_path, unpacked
 from tests.real.parts import REPOSITORY
 from tests.service import Service
 from tests.waiting import wait_for
@@ -35,23 +33,12 @@ precise_scores = true
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory to put on the path, with what pip would unpack: the module, and metadata with the entry point."""
-    source, directory = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
-    shutil.copytree(OUTSIDE, source, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    (wheel,) = WheelBuilder(str(source)).build(directory=str(source), versions=["standard"])
-    with zipfile.ZipFile(wheel) as built:
-        built.extractall(directory)
-    return directory
+    return unpacked(OUTSIDE, tmp_path_factory)
 
 
 @pytest.fixture
 def reachable(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it on the path of this process, which a test may change; nothing is left of it afterwards."""
-    copy = tmp_path / "site"
-    shutil.copytree(installed, copy)
-    monkeypatch.syspath_prepend(str(copy))
-    monkeypatch.delitem(sys.modules, MODULE, raising=False)
-    return copy
+    return on_path(installed, tmp_path, MODULE, monkeypatch)
 
 
 def problem() -> tuple[str, str, str]:

@@ -3,13 +3,12 @@
 import os
 import shutil
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 
 from tests.conftest import RunService
+from tests.outside_packages import unpacked
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
 from watcher import providers
@@ -22,13 +21,7 @@ CPU, MEMORY = "instance:node_cpu:ratio", "instance:node_memory_utilisation:ratio
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory to put on the path, with what pip would unpack: the module, and metadata with the entry point."""
-    source, directory = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
-    shutil.copytree(OUTSIDE, source, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    (wheel,) = WheelBuilder(str(source)).build(directory=str(source), versions=["standard"])
-    with zipfile.ZipFile(wheel) as built:
-        built.extractall(directory)
-    return directory
+    return unpacked(OUTSIDE, tmp_path_factory)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from watcher.doctor.plugins import PluginUse
 from watcher.doctor.results import Result, fail, some, warn
+from watcher.loopback import is_loopback
 from watcher.providers.asking import shown, without_credentials
 from watcher.settings.values import nearest
 
@@ -161,16 +161,9 @@ def _bind(parts: SplitResult, name: str, profile: OwnProfile, where: str, servic
     if not profile.bind:
         told = f"{where}: it is asked to bind, which is off in [scheduler.{name}], so that no pod is bound"
         yield fail(told, f"set bind = true in [scheduler.{name}], or leave bindVerb out")
-    elif not service.client_ca and not _is_loopback(str(parts.hostname)):
+    elif not service.client_ca and not is_loopback(str(parts.hostname)):
         told = f"{where}: it is asked to bind from another machine without a certificate, which is refused"
         yield fail(told, "set server.tls_client_ca here, and certFile and keyFile of tlsConfig there")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 # --- what it asks for, and how long it waits -------------------------------------------------------------------------

@@ -8,13 +8,13 @@ they changed. Whatever the far side says is scrubbed of what we told it, because
 from __future__ import annotations
 
 import base64
-import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from watcher import __version__
+from watcher.loopback import is_loopback
 from watcher.providers.base import ProviderRefused
 from watcher.providers.prometheus_plans import PrometheusConfig
 
@@ -37,7 +37,7 @@ class Endpoint:
         self._token = config.token
         self._token_file = _SecretFile("provider.token_file", config.token_file)
         # Compression costs a server next door more time than it saves (testing.md 2.4: 1.0 s against 0.31 s).
-        encoding = "identity" if _is_loopback(parts.hostname or "") else "gzip"
+        encoding = "identity" if is_loopback(parts.hostname or "") else "gzip"
         self._headers = {"User-Agent": f"load-watcher/{__version__}", "Accept-Encoding": encoding, **config.headers}
         self._sent: Mapping[str, str] = {}
         self._private = [value for value in config.headers.values() if len(value) >= 8]
@@ -82,13 +82,6 @@ def _split(address: str) -> SplitResult:
     if not usable or parts.query or parts.fragment:
         raise ValueError("provider.address must look like http://prometheus:9090 or https://host/path, without a query")
     return parts
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class _SecretFile:

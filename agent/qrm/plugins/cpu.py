@@ -21,6 +21,7 @@ from agent.qrm.calculator import take_by_numa_balance, take_by_topology
 from agent.qrm.cpuset import NONE, CpuSet
 from agent.qrm.machine import Machine
 from agent.qrm.plugins.numa import open_to, sets_that_hold, smallest_preferred
+from agent.qrm.plugins.records import Records
 from agent.qrm.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_own
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, RoleTable
 from agent.qrm.topology import Hint
@@ -83,7 +84,7 @@ class CpuPlugin:
         self.machine = machine
         self.roles = roles
         self.settings = settings
-        self._records: dict[tuple[str, str], CpuRecord] = {}
+        self._records: Records[CpuRecord] = Records()
         usable = len(machine.all - settings.reserved)
         if not usable:
             raise ValueError("all CPUs of this machine are reserved: pods need one at least")
@@ -128,15 +129,14 @@ class CpuPlugin:
 
     def remove(self, pod_uid: str) -> None:
         """A pod has gone; what it had is free."""
-        for key in [key for key in self._records if key[0] == pod_uid]:
-            del self._records[key]
+        self._records.remove_pod(pod_uid)
 
     def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
         """By pod and container, as they are now: pools may have changed since they were asked for."""
-        found: dict[str, dict[str, AllocationInfo]] = {}
-        for (pod, container), record in sorted(self._records.items()):
-            found.setdefault(pod, {})[container] = self._info(record)
-        return found
+        return {
+            pod: {container: self._info(record) for container, record in records.items()}
+            for pod, records in self._records.by_pod().items()
+        }
 
     def resize(self, online: int) -> None:
         """The pool `online` is to have so many CPUs, as far as both pools keep their least."""
@@ -196,10 +196,9 @@ class CpuPlugin:
 
     def document(self) -> dict[str, Any]:
         """All that is to be kept."""
-        pods: dict[str, dict[str, CpuRecord]] = {}
-        for (pod, container), record in sorted(self._records.items()):
-            pods.setdefault(pod, {})[container] = record
-        plain: dict[str, Any] = msgspec.to_builtins(CpuDocument(self.machine_state(), self.online, pods))
+        plain: dict[str, Any] = msgspec.to_builtins(
+            CpuDocument(self.machine_state(), self.online, self._records.by_pod())
+        )
         return plain
 
     def load(self, document: Mapping[str, Any]) -> None:
@@ -211,7 +210,7 @@ class CpuPlugin:
         except msgspec.ValidationError as error:
             raise ValueError(f"it is no state of CPUs: {error}") from None
         before = self._records, self.online
-        self._records = {(r.pod_uid, r.container_name): r for pod in read.pods.values() for r in pod.values()}
+        self._records = Records.of(read.pods.values())
         self.resize(read.online)
         try:
             self._check(read)

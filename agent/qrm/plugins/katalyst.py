@@ -28,6 +28,7 @@ from agent.qrm.calculator import (
 )
 from agent.qrm.cpuset import NONE, CpuSet
 from agent.qrm.machine import Machine
+from agent.qrm.plugins.records import Records
 from agent.qrm.pods import QOS_ANNOTATION, SHARED_CORES, SYSTEM_CORES
 from agent.qrm.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole_own
 from agent.qrm.resize import pool_sizes
@@ -122,7 +123,7 @@ class KatalystCpuPlugin:
         self.machine = machine
         self.settings = settings
         self._now = now
-        self._records: dict[tuple[str, str], KatalystRecord] = {}
+        self._records: Records[KatalystRecord] = Records()
         usable = machine.all - settings.reserved
         if not usable:
             raise ValueError("all CPUs of this machine are reserved: pods need one at least")
@@ -171,15 +172,14 @@ class KatalystCpuPlugin:
 
     def remove(self, pod_uid: str) -> None:
         """A pod has gone; what it had is free."""
-        for key in [key for key in self._records if key[0] == pod_uid]:
-            del self._records[key]
+        self._records.remove_pod(pod_uid)
 
     def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
         """By pod and container, as they are now."""
-        found: dict[str, dict[str, AllocationInfo]] = {}
-        for (pod, container), record in sorted(self._records.items()):
-            found.setdefault(pod, {})[container] = self._info(record)
-        return found
+        return {
+            pod: {container: self._info(record) for container, record in records.items()}
+            for pod, records in self._records.by_pod().items()
+        }
 
     # --- for readers ---------------------------------------------------------------------------------------------
 
@@ -220,10 +220,7 @@ class KatalystCpuPlugin:
 
     def document(self) -> dict[str, Any]:
         """All that is to be kept."""
-        pods: dict[str, dict[str, KatalystRecord]] = {}
-        for (pod, container), record in sorted(self._records.items()):
-            pods.setdefault(pod, {})[container] = record
-        plain: dict[str, Any] = msgspec.to_builtins(KatalystDocument(pods))
+        plain: dict[str, Any] = msgspec.to_builtins(KatalystDocument(self._records.by_pod()))
         return plain
 
     def load(self, document: Mapping[str, Any]) -> None:
@@ -241,7 +238,7 @@ class KatalystCpuPlugin:
             taken |= own
         if strange := taken - (self.machine.all - self.settings.reserved):
             raise ValueError(f"the CPUs {cpuset.text(strange)} are given away, and reserved, offline or not there")
-        self._records = {(r.pod_uid, r.container_name): r for pod in read.pods.values() for r in pod.values()}
+        self._records = Records.of(read.pods.values())
 
     # --- what is asked for ---------------------------------------------------------------------------------------
 

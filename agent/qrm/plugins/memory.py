@@ -15,6 +15,7 @@ from agent.qrm import cpuset
 from agent.qrm.allocation import CPUSET_MEMS, AllocationInfo, WireHints, wire_hints
 from agent.qrm.machine import Machine
 from agent.qrm.plugins.numa import open_to, sets_that_hold
+from agent.qrm.plugins.records import Records
 from agent.qrm.request import MEMORY, CannotAllocate, ContainerType, ResourceRequest, nodes_for_memory, whole, whole_own
 from agent.qrm.roles import RoleTable
 from agent.qrm.topology import Hint
@@ -58,7 +59,7 @@ class MemoryPlugin:
         self.roles = roles
         kept = reserved or {}
         self.allocatable = {node: max(0, size - kept.get(node, 0)) for node, size in machine.memory.items()}
-        self._records: dict[tuple[str, str], MemoryRecord] = {}
+        self._records: Records[MemoryRecord] = Records()
         if not self.allocatable:
             raise ValueError("the machine says of none of its NUMA nodes how much memory it has")
 
@@ -95,15 +96,14 @@ class MemoryPlugin:
 
     def remove(self, pod_uid: str) -> None:
         """A pod has gone; what it had is free."""
-        for key in [key for key in self._records if key[0] == pod_uid]:
-            del self._records[key]
+        self._records.remove_pod(pod_uid)
 
     def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
         """By pod and container, as they are now."""
-        found: dict[str, dict[str, AllocationInfo]] = {}
-        for (pod, container), record in sorted(self._records.items()):
-            found.setdefault(pod, {})[container] = self._info(record)
-        return found
+        return {
+            pod: {container: self._info(record) for container, record in records.items()}
+            for pod, records in self._records.by_pod().items()
+        }
 
     # --- for readers ---------------------------------------------------------------------------------------------
 
@@ -140,10 +140,9 @@ class MemoryPlugin:
 
     def document(self) -> dict[str, Any]:
         """All that is to be kept."""
-        pods: dict[str, dict[str, MemoryRecord]] = {}
-        for (pod, container), record in sorted(self._records.items()):
-            pods.setdefault(pod, {})[container] = record
-        plain: dict[str, Any] = msgspec.to_builtins(MemoryDocument({MEMORY: self.machine_state()}, pods), str_keys=True)
+        plain: dict[str, Any] = msgspec.to_builtins(
+            MemoryDocument({MEMORY: self.machine_state()}, self._records.by_pod()), str_keys=True
+        )
         return plain
 
     def load(self, document: Mapping[str, Any]) -> None:
@@ -153,7 +152,7 @@ class MemoryPlugin:
             read = msgspec.convert(document, MemoryDocument, str_keys=True, strict=False)
         except msgspec.ValidationError as error:
             raise ValueError(f"it is no state of memory: {error}") from None
-        records = {(r.pod_uid, r.container_name): r for pod in read.pods.values() for r in pod.values()}
+        records = Records.of(read.pods.values())
         strange = sorted({node for record in records.values() for node in record.numa} - self.allocatable.keys())
         if strange:
             raise ValueError(f"memory of NUMA node {strange[0]} is given away, which this machine has not")

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from agent.qrm.allocation import AllocationInfo, wire_hints
+from agent.qrm.plugins.records import Records
 from agent.qrm.request import NIC, CannotAllocate, ContainerType, ResourceRequest
 from agent.qrm.topology import Hint
 
@@ -71,7 +72,7 @@ class NicPlugin:
     def __init__(self, nics: Sequence[Nic], *, nodes: Iterable[int]) -> None:
         self._nodes = frozenset(nodes)
         self.nics = {nic.interface_name: nic for nic in sorted(nics, key=lambda nic: nic.interface_name)}
-        self._records: dict[tuple[str, str], NicRecord] = {}
+        self._records: Records[NicRecord] = Records()
 
     # --- what the manager asks -----------------------------------------------------------------------------------
 
@@ -108,8 +109,7 @@ class NicPlugin:
 
     def remove(self, pod_uid: str) -> None:
         """A pod has gone."""
-        for key in [key for key in self._records if key[0] == pod_uid]:
-            del self._records[key]
+        self._records.remove_pod(pod_uid)
 
     def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
         """By pod and container."""
@@ -150,10 +150,7 @@ class NicPlugin:
 
     def document(self) -> dict[str, Any]:
         """All that is to be kept."""
-        pods: dict[str, dict[str, NicRecord]] = {}
-        for (pod, container), record in sorted(self._records.items()):
-            pods.setdefault(pod, {})[container] = record
-        plain: dict[str, Any] = msgspec.to_builtins(NicDocument(self.machine_state(), pods))
+        plain: dict[str, Any] = msgspec.to_builtins(NicDocument(self.machine_state(), self._records.by_pod()))
         return plain
 
     def load(self, document: Mapping[str, Any]) -> None:
@@ -163,7 +160,7 @@ class NicPlugin:
             read = msgspec.convert(document, NicDocument)
         except msgspec.ValidationError as error:
             raise ValueError(f"it is no state of network cards: {error}") from None
-        self._records = {(r.pod_uid, r.container_name): r for pod in read.pods.values() for r in pod.values()}
+        self._records = Records.of(read.pods.values())
 
     # --- inside --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,82 @@
+"""What the processes on a node have alike, the agent and the QoS Resource Manager: tokens, listeners, answers, and why
+one of them cannot run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from aiohttp import hdrs, web
+
+from watcher.api import make_runner
+from watcher.api.routing import JSON, Route, Router
+from watcher.api.runner import application
+from watcher.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN_S = 5.0
+
+
+class CannotRun(RuntimeError):
+    """The process cannot start; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What keeps strangers from reading what is known of pods."""
+
+    token: str | None
+    protect_reads: bool = False
+
+
+def read_token(path: Path | None) -> str | None:
+    """The token in a file; None where none is named. Raises CannotRun."""
+    if path is None:
+        return None
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise CannotRun(f"the token file {path} cannot be read: {why}") from None
+    if not token:
+        raise CannotRun(f"the token file {path} is empty: put a line in it that nobody can guess")
+    return token
+
+
+def answer(body: object) -> web.Response:
+    """As JSON, not to be kept by anybody."""
+    headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
+    return web.Response(body=msgspec.json.encode(body), headers=headers)
+
+
+async def listen(
+    stack: AsyncExitStack, routes: Iterable[Route], token: str | None, telemetry: Telemetry, *, host: str, port: int
+) -> str:
+    """Serve these until the stack unwinds; the address. Raises CannotRun."""
+    runner = make_runner(application(Router(routes, protection=Protection(token), meter=telemetry)))
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    try:
+        await web.TCPSite(runner, host, port, shutdown_timeout=SHUTDOWN_S).start()
+    except OSError as error:
+        raise CannotRun(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    found = runner.addresses[0]
+    name = f"[{found[0]}]" if ":" in found[0] else found[0]
+    return f"http://{name}:{found[1]}"
+
+
+def stop_signal(*, renewing: str) -> asyncio.Event:
+    """Set at SIGTERM and SIGINT; SIGHUP is answered in the log with what `renewing` says."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, log.info, renewing)
+    return stop
