@@ -34,7 +34,9 @@ HOMES = {
     "apscheduler": ("watcher/server.py",),
     "kubernetes_asyncio": ("watcher/kube/",),
     "google": ("agent/qrm/wire.py", "agent/qrm/protos/"),
-    "grpc": ("agent/qrm/server.py", "agent/qrm/endpoint.py", "agent/qrm/runtime/cri.py", "agent/qrm/protos/"),
+    "grpc": tuple(
+        f"agent/qrm/{name}" for name in ("channel.py", "server.py", "endpoint.py", "runtime/cri.py", "protos/")
+    ),
 }
 
 CLOCK_METHODS = {"now", "utcnow", "today"}

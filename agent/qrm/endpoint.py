@@ -1,6 +1,6 @@
 """The manager's end of a plug-in: calls over its unix socket, each with a deadline, and errors that say whose they are.
 
-With `server.py` and `runtime/cri.py` the only file that knows gRPC.
+With `channel.py`, `server.py` and `runtime/cri.py` the only file that knows gRPC.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import grpc.aio
 
 from agent.qrm.allocation import AllocationInfo
 from agent.qrm.answers import Options, PluginFailed, Quantity
+from agent.qrm.channel import open_channel
 from agent.qrm.protos import qrm_pluginregistration_v1_pb2 as registration_pb
 from agent.qrm.protos import qrm_pluginregistration_v1_pb2_grpc as registration_grpc
 from agent.qrm.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
@@ -51,7 +52,7 @@ class Endpoint:
         self.options = Options()
         self._call_seconds = call_seconds
         self._observe = observe
-        self._channel = grpc.aio.insecure_channel(f"unix:{socket}")
+        self._channel = open_channel(socket)
         self._stub: Any = pb_grpc.ResourcePluginStub(self._channel)
 
     async def open(self) -> None:
@@ -168,7 +169,7 @@ class PluginInfo:
 
 async def ask_info(socket: Path) -> PluginInfo:
     """GetInfo of whoever listens on a socket in the registration directory. Raises PluginFailed."""
-    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+    async with open_channel(socket) as channel:
         stub: Any = registration_grpc.RegistrationStub(channel)
         request = registration_pb.InfoRequest()
         answer = await _translated(socket.name, "GetInfo", lambda: stub.GetInfo(request, timeout=INFO_S))
@@ -178,7 +179,7 @@ async def ask_info(socket: Path) -> PluginInfo:
 async def notify(socket: Path, error: str) -> None:
     """Tell a plug-in what became of its registration: an empty error is success. Raises PluginFailed."""
     status = registration_pb.RegistrationStatus(plugin_registered=not error, error=error)
-    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+    async with open_channel(socket) as channel:
         stub: Any = registration_grpc.RegistrationStub(channel)
         method = "NotifyRegistrationStatus"
         await _translated(socket.name, method, lambda: stub.NotifyRegistrationStatus(status, timeout=NOTIFY_S))

@@ -70,20 +70,21 @@ class ResourcePlugins:
         return lambda: self._manager.deregister(info.name, opened)
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Who a socket is: one that was made anew is another, one whose mode or owner was changed is not."""
+
+    inode: int
+    made: int
+
+
 @dataclass(slots=True)
 class _Attempt:
     """A socket that was tried in vain: when again, and how long to wait after that."""
 
+    seen: _Seen
     due: float
     pause: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """Who a socket is: one that was made anew is another."""
-
-    inode: int
-    changed: int
 
 
 class Registry:
@@ -124,7 +125,7 @@ class Registry:
         for path, (seen, _) in list(self._registered.items()):
             if there.get(path) != seen:
                 await self._drop(path)
-        self._attempts = {path: attempt for path, attempt in self._attempts.items() if path in there}
+        self._attempts = {path: each for path, each in self._attempts.items() if there.get(path) == each.seen}
         new = [path for path in sorted(there) if path not in self._registered and self._is_due(path)]
         await asyncio.gather(*(self._add(path, there[path]) for path in new))
 
@@ -141,10 +142,10 @@ class Registry:
                 self._attempts.pop(path, None)
                 log.info("the plug-in for %s at %s is registered", info.name, path)
             else:
-                self._failed(path, refused)
+                self._failed(path, seen, refused)
             await notify(path, refused)
         except PluginFailed as error:
-            self._failed(path, str(error))
+            self._failed(path, seen, str(error))
 
     async def _register(self, info: PluginInfo, path: Path) -> tuple[str, Gone | None]:
         """Why not, in the kubelet's words, or what to do when it goes."""
@@ -161,10 +162,10 @@ class Registry:
         except PluginFailed as error:
             return f"RegisterPlugin error -- plugin registration failed with err: {error}", None
 
-    def _failed(self, path: Path, why: str) -> None:
+    def _failed(self, path: Path, seen: _Seen, why: str) -> None:
         before = self._attempts.get(path)
         pause = min(before.pause * 2, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
-        self._attempts[path] = _Attempt(self._monotonic() + pause, pause)
+        self._attempts[path] = _Attempt(seen, self._monotonic() + pause, pause)
         if before is None:
             log.warning("%s is not registered, and will be tried again: %s", path, why)
 
@@ -189,7 +190,7 @@ def _sockets(directory: Path, *, depth: int = 0) -> dict[Path, _Seen]:
         except FileNotFoundError:
             continue
         if stat.S_ISSOCK(status.st_mode):
-            found[Path(entry.path)] = _Seen(status.st_ino, status.st_ctime_ns)
+            found[Path(entry.path)] = _Seen(status.st_ino, status.st_mtime_ns)
         elif stat.S_ISDIR(status.st_mode) and depth < DEEPEST:
             found |= _sockets(Path(entry.path), depth=depth + 1)
     return found

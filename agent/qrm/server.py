@@ -4,7 +4,7 @@ manager's pod-resources API and registration of old plug-ins.
 gRPC takes over a live socket without a word, and removes the path when it stops even if that is somebody else's by then
 (measured: reference/qrm.md §9). So a socket is locked, and looked at, before it is bound.
 
-With `endpoint.py` and `runtime/cri.py` the only file that knows gRPC.
+With `channel.py`, `endpoint.py` and `runtime/cri.py` the only file that knows gRPC.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from agent.qrm.channel import open_channel
 from agent.qrm.manager import ApplyFailed
 from agent.qrm.oci import FIELDS, UNIFIED, Properties
 from agent.qrm.pods import PodContainer, QrmPod
@@ -27,7 +28,7 @@ class CriRuntime:
     def __init__(self, socket: Path, *, call_seconds: float = CALL_S) -> None:
         self.socket = socket
         self._seconds = call_seconds
-        self._channel = grpc.aio.insecure_channel(f"unix:{socket}")
+        self._channel = open_channel(socket)
         self._stub: Any = pb_grpc.RuntimeServiceStub(self._channel)
 
     async def close(self) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from agent.qrm.allocation import Allocations
+from agent.qrm.answers import PluginFailed
 from agent.qrm.checkpoint import decode, encode
+from agent.qrm.endpoint import Endpoint
 from agent.qrm.files import StateFile, write_atomic
 from agent.qrm.manager import Manager, ManagerSettings
 from agent.qrm.plugins.base import Plugin
@@ -182,6 +184,46 @@ def test_a_dead_socket_is_tried_again_and_then_found(tmp_path: Path):
             clock.now += 1
             await registry.reconcile()
             assert of.plugins == {"cpu": True}
+        await registry.close()
+
+    run(test())
+
+
+def test_a_plugin_that_comes_back_is_found_at_the_first_look(tmp_path: Path):
+    """However often it was called in vain meanwhile, and though the socket before it was given a pause."""
+
+    async def test() -> None:
+        clock, of, path = Clock(), manager(tmp_path), tmp_path / "cpu.sock"
+        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=clock)
+        async with plugin_at(path, cpu_plugin()):
+            await registry.reconcile()
+            # Another user of the same path: gRPC would have all of them wait for its pauses, which grow.
+            other = Endpoint("cpu", path)
+            await other.open()
+        leave_behind(path)
+        for _ in range(3):
+            with pytest.raises(PluginFailed):
+                await other.allocations()
+        await registry.reconcile()
+        assert of.plugins == {"cpu": False}
+        async with plugin_at(path, cpu_plugin()):
+            await registry.reconcile()
+            assert of.plugins == {"cpu": True}
+        await registry.close()
+        await other.close()
+
+    run(test())
+
+
+def test_a_socket_whose_mode_is_changed_stays_who_it_is(tmp_path: Path):
+    async def test() -> None:
+        of, path = manager(tmp_path), tmp_path / "cpu.sock"
+        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+        async with plugin_at(path, cpu_plugin()):
+            await registry.reconcile()
+            path.chmod(0o600)
+            await registry.reconcile()
+            assert of.registrations == 1
         await registry.close()
 
     run(test())
