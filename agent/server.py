@@ -21,7 +21,7 @@ from aiohttp import hdrs, web
 from agent.analyzer import Event
 from agent.audit import Audit, AuditError, Filter, json_lines
 from agent.cgroups import Driver, Layout, Tree, find_layout, open_tree
-from agent.executor import Cluster, Executor, Groups, KubeletGroups, OnExit, Permissions, PutBack
+from agent.executor import Claim, Cluster, Executor, Groups, KubeletGroups, OnExit, Permissions, PutBack
 from agent.loop import Agent, Clocks, Surroundings
 from agent.metrics import Metrics
 from agent.model import SCHEDULING_TAINT
@@ -39,7 +39,6 @@ from watcher import __version__
 from watcher.api.openapi import Answer, Operation, Parameter
 from watcher.api.routing import Access, ApiError, Route
 from watcher.kube import NODES, Informer, KubeClient, KubeError, Node, Selector, find_access, nano
-from watcher.providers.prometheus_plans import PrometheusConfig
 from watcher.settings import Settings
 from watcher.telemetry import Telemetry
 
@@ -194,9 +193,9 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
         client = NodeClient(settings.watcher, settings.node_name(), windows=WINDOWS, operators=OPERATORS, token=token)
         sources.append(WindowMetrics(client))
     if settings.queries and settings.prometheus is not None:
-        from agent.state.prometheus import PrometheusQuestions
+        from agent.state.prometheus import PrometheusQuestions, prometheus_config
 
-        config = PrometheusConfig(settings.prometheus, token_file=str(settings.prometheus_token_file or ""))
+        config = prometheus_config(settings.prometheus, settings.prometheus_token_file)
         expressions = {name: query.expression for name, query in settings.queries.items()}
         sources.append(QueryMetrics(PrometheusQuestions(config), expressions, node=settings.node_name()))
     return sources
@@ -254,7 +253,11 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
         stack.callback(groups.close)
         enforce = settings.mode == "enforce"
         permissions = Permissions(
-            enforce=enforce, limits=settings.limits(), beside_others=settings.beside_others, proc=settings.proc
+            enforce=enforce,
+            limits=settings.limits(),
+            beside_others=settings.beside_others,
+            claim=await _claimed(stack, settings) if enforce else None,
+            proc=settings.proc,
         )
         executor = Executor(audit, groups.groups, cluster=cluster, permissions=permissions)
         agent = Agent(
@@ -278,8 +281,17 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
         yield Assembled(agent, audit, executor, told, partial(_informed, pods, policies, own))
 
 
+async def _claimed(stack: AsyncExitStack, settings: AgentSettings) -> Claim:
+    """Taken at once, or as soon as nobody else has it; who has it meanwhile is in the log."""
+    claim = Claim(settings.cgroup)
+    stack.callback(claim.release)
+    await asyncio.to_thread(claim.others)
+    return claim
+
+
 async def _informed(pods: PodSource, policies: PolicySource, own: OwnNode | None) -> bool:
-    if (await policies.refresh()).policies is None or (own is not None and own.labels() is None):
+    known = isinstance(policies, DirectoryPolicies) or (await policies.refresh()).policies is not None
+    if not known or (own is not None and own.labels() is None):
         return False
     try:
         pods.listing(monotonic=time.monotonic(), max_age=LOOK_PATIENCE_S)

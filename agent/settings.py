@@ -157,7 +157,10 @@ class AgentSettings(Table):
     )
     beside_others: bool = field(
         default=False,
-        metadata=about(values.BOOLEAN, "Whether to enforce beside a koordlet or crane-agent on the same groups."),
+        metadata=about(
+            values.BOOLEAN,
+            "Whether to enforce beside a koordlet, a crane-agent or another load-watcher agent on the same groups.",
+        ),
     )
     kubelet: str | None = field(
         default=None,

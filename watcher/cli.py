@@ -642,7 +642,8 @@ def _explain_once(settings: AgentSettings, everything: Settings) -> int:
     except CannotRun as error:
         click.echo(f"load-watcher agent: {error}", err=True)
         return 1
-    for problem in explanation["policies"]["problems"]:
+    policies = explanation["policies"]
+    for problem in policies["problems"]:
         click.echo(problem, err=True)
     click.echo("\n".join(explanation["sentences"]))
     reasons: dict[str, list[str]] = {}
@@ -650,6 +651,9 @@ def _explain_once(settings: AgentSettings, everything: Settings) -> int:
         reasons.setdefault(why, []).append(metric)
     for why, metrics in reasons.items():
         click.echo(f"not known: {', '.join(metrics)}: {why}")
+    if not policies["known"]:
+        click.echo("load-watcher agent: there are no good policies to go by: nothing is decided", err=True)
+        return COULD_NOT
     return 0
 
 

@@ -3,9 +3,11 @@ enforcing was asked for.
 
 `executor` goes through a plan; `quotas` changes CPU quotas by comparing and setting, `groups` finds them; `cluster`
 does what goes through the Kubernetes API, `control` has the ConfigMap with the brake and the budget; `rivals` knows
-other agents that manage the same groups; `effects` holds what was planned against what is measured.
+other agents that manage the same groups, and `claim` keeps all but one of ours from it; `effects` holds what was
+planned against what is measured.
 """
 
+from agent.executor.claim import Claim
 from agent.executor.cluster import Cluster, Limits
 from agent.executor.executor import Executor, Needed, OnExit, Permissions
 from agent.executor.groups import Groups, KubeletGroups
@@ -13,6 +15,7 @@ from agent.executor.quotas import PutBack, Quotas
 from agent.executor.report import Fate, Report, Result, Stance
 
 __all__ = [
+    "Claim",
     "Cluster",
     "Executor",
     "Fate",

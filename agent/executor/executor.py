@@ -20,6 +20,7 @@ from typing import ParamSpec, TypeVar
 
 from agent.audit import Audit, AuditError, Deed, Outcome
 from agent.cgroups import CgroupError, Quota
+from agent.executor.claim import Claim
 from agent.executor.cluster import Cluster, Limits
 from agent.executor.control import Control, Enforcement
 from agent.executor.effects import measured, used_by
@@ -61,7 +62,9 @@ class Permissions:
     enforce: bool = False
     limits: Limits = field(default_factory=Limits)
     beside_others: bool = False
-    """Also beside a koordlet or a crane-agent."""
+    """Also beside a koordlet, a crane-agent or another load-watcher agent."""
+    claim: Claim | None = None
+    """To the control groups, against other load-watcher agents."""
     proc: Path = Path("/proc")
     """Where the processes of the node are seen, other agents among them."""
 
@@ -156,7 +159,7 @@ class Executor:
         if not self._permissions.enforce:
             left = f"; {owing} changes of an earlier run stay, until load-watcher agent restore" if owing else ""
             return _Situation(Stance.PREVIEW, f"enforcing was not asked for{left}")
-        others = rivals(state.pods, await _in_thread(process_names, self._permissions.proc))
+        others = await _in_thread(self._others, state)
         if others and not self._permissions.beside_others:
             why = f"the same control groups are managed by {', '.join(others)}"
             return _Situation(Stance.RESTORE_ALL if owing else Stance.PREVIEW, why)
@@ -166,6 +169,11 @@ class Executor:
         control = await cluster.controls.look()
         await self._remember_brake(cluster.controls.last)
         return _of(control)
+
+    def _others(self, state: State) -> tuple[str, ...]:
+        """Who else manages the control groups, in words."""
+        found = rivals(state.pods, process_names(self._permissions.proc))
+        return found if self._permissions.claim is None else (*found, *self._permissions.claim.others())
 
     async def _remember_brake(self, brake: Enforcement | None) -> None:
         """Over a restart too, for the API may be away then."""

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 from agent.state.queries import Sample, read_samples
+from watcher.providers.base import ProviderError
 from watcher.providers.prometheus_plans import Instant, PrometheusConfig
 from watcher.providers.prometheus_transport import Transport
+
+HINT = "Check agent.prometheus and agent.prometheus_token_file."
+"""In the place of hints that name settings of the watcher's source, which the agent does not read."""
+
+
+def prometheus_config(address: str, token_file: Path | None) -> PrometheusConfig:
+    """Of [agent]."""
+    return PrometheusConfig(address, token_file=str(token_file or ""), keys="agent.prometheus_")
 
 
 class PrometheusQuestions:
@@ -25,7 +35,12 @@ class PrometheusQuestions:
             self._started = True
         deadline = asyncio.get_running_loop().time() + self._timeout
         question = Instant(expression, time.time())
-        reply = await self._transport.ask(question, expects="vector", read=read_samples, deadline=deadline)
+        try:
+            reply = await self._transport.ask(question, expects="vector", read=read_samples, deadline=deadline)
+        except ProviderError as error:
+            if "provider." in error.hint:
+                error.hint = HINT
+            raise
         return reply.content
 
     async def close(self) -> None:

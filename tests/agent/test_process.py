@@ -288,3 +288,18 @@ def test_two_agents_do_not_undo_each_others_work(machine: Machine, kubelet: Fake
         second = run(machine, *machine.settings(kubelet=kubelet.url, port=0))
         assert second.returncode == 1
         assert "agent.db" in second.stderr
+
+
+def test_of_two_agents_with_files_of_their_own_one_acts_and_then_the_other(machine: Machine, kubelet: FakeKubelet):
+    machine.beside = 2.0  # too much whatever the pod gets: both always want to throttle
+    with agent(machine, kubelet, "--enforce", on_exit="restore") as first:
+        wait_for(lambda: throttled(machine), what="the pod to be throttled")
+        elsewhere = machine.root / "other"
+        elsewhere.mkdir()
+        given = machine.settings(kubelet=kubelet.url, state_file=elsewhere / "agent.db")
+        with AgentProcess(elsewhere, "--enforce", *given) as second:
+            assert "another load-watcher agent that enforces has the control groups" in second.log()
+            wait_for(lambda: second.get("/explain").json()["cycle"] > 3, what="cycles of the second")
+            assert second.get("/audit").json() == {"deeds": []}
+            assert first.stop() == 0
+            wait_for(lambda: second.get("/audit?kind=throttle").json()["deeds"], what="the second to act")

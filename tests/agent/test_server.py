@@ -38,6 +38,19 @@ def test_a_token_file_that_is_none_is_named(tmp_path: Path, content: bytes | Non
     assert str(token) in refused.stderr
 
 
+@pytest.mark.parametrize("content", [None, "kind: NodeQOS\n"])
+def test_a_single_look_without_policies_to_go_by_is_no_success(tmp_path: Path, content: str | None):
+    policies = tmp_path / "policies"
+    if content is not None:
+        policies.mkdir()
+        (policies / "all.yaml").write_text(content)
+    flags = [f"--set=agent.{each}" for each in (f"state_file={tmp_path / 'agent.db'}", "interval=0.2", "kubernetes=no")]
+    looked = CliRunner().invoke(main, ["agent", "--once", "--policies", str(policies), *flags])
+    assert looked.exit_code == 2
+    assert str(policies) in looked.stderr
+    assert "there are no good policies to go by" in looked.stderr
+
+
 def test_restore_says_that_the_taint_is_left_where_there_is_no_api_to_take_it_off(tmp_path: Path):
     settings = AgentSettings(state_file=tmp_path / "agent.db")
     audit = open_audit(settings)

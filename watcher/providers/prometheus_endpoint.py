@@ -33,9 +33,9 @@ class Endpoint:
         self.address = f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}"
         self._username = config.username or unquote(parts.username or "")
         self._password = config.password or unquote(parts.password or "")
-        self._password_file = _SecretFile("provider.password_file", config.password_file)
+        self._password_file = _SecretFile(f"{config.keys}password_file", config.password_file)
         self._token = config.token
-        self._token_file = _SecretFile("provider.token_file", config.token_file)
+        self._token_file = _SecretFile(f"{config.keys}token_file", config.token_file)
         # Compression costs a server next door more time than it saves (testing.md 2.4: 1.0 s against 0.31 s).
         encoding = "identity" if is_loopback(parts.hostname or "") else "gzip"
         self._headers = {"User-Agent": f"load-watcher/{__version__}", "Accept-Encoding": encoding, **config.headers}

@@ -97,6 +97,8 @@ class PrometheusConfig:
     resolution: int = 15
     max_seconds: float = 900.0
     """The longest window: nothing older is ever asked for."""
+    keys: str = "provider."
+    """What the keys of these settings begin with, for errors that name one."""
 
     def __post_init__(self) -> None:
         configured.check_keys((*self.metrics, *self.queries))

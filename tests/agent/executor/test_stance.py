@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from agent.audit import Deed, Outcome
-from agent.executor import Executor, Fate, OnExit, Report, Stance
+from agent.executor import Claim, Executor, Fate, OnExit, Report, Stance
 from agent.model import SCHEDULING_CONDITION, SCHEDULING_TAINT, PodState, SchedulingStep, State, Step
 from agent.plan import Plan
 from tests.agent.executor.node import (
@@ -103,6 +103,22 @@ def test_beside_another_agent_nothing_is_enforced(node: FakeNode, rival: PodStat
     assert [Fate.DONE] == fates(node.run(throttle(), beside_others=True))
     node.pods[9] = replace(rival, phase="Succeeded")
     assert [Fate.DONE] == fates(node.run(throttle(before=50_000, after=40_000)))
+
+
+def test_of_two_of_ours_one_enforces(node: FakeNode):
+    """Whatever files they keep: what both see is the groups."""
+    node.add(0)
+    root = node.cgroups.root
+    first, second = Claim(root), Claim(root)
+    assert () == first.others() == first.others()
+    report = node.run(throttle(), claim=second)
+    assert (Stance.PREVIEW, True) == (report.stance, "by another load-watcher agent" in report.why)
+    assert "max 100000" == node.quota()
+    first.release()
+    assert [Fate.DONE] == fates(node.run(throttle(), claim=second))
+    assert first.others()
+    second.release()
+    assert () == Claim(root / "not there").others()
 
 
 def test_when_another_agent_comes_everything_is_given_back_to_it(node: FakeNode, server: FakeKube):

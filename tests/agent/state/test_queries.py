@@ -4,17 +4,18 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.state.prometheus import PrometheusQuestions
+from agent.state.prometheus import PrometheusQuestions, prometheus_config
 from agent.state.queries import QueryMetrics
 from tests.fakes.prometheus import FakePrometheus, result, told
 from tests.real.parts import Prometheus
 from tests.real.remote_write import Series as Written
 from tests.waiting import eventually
-from watcher.providers.prometheus_plans import PrometheusConfig
 
 NOW = 1_700_000_000.0
 
@@ -24,10 +25,15 @@ def row(value: str, **labels: str) -> dict[str, Any]:
 
 
 def watching(
-    url: str, expressions: dict[str, str], inside: Callable[[QueryMetrics], Awaitable[None]], **config: Any
+    url: str,
+    expressions: dict[str, str],
+    inside: Callable[[QueryMetrics], Awaitable[None]],
+    *,
+    token_file: Path | None = None,
+    **config: Any,
 ) -> None:
     async def run() -> None:
-        questions = PrometheusQuestions(PrometheusConfig(url, backoff=(), **config))
+        questions = PrometheusQuestions(replace(prometheus_config(url, token_file), backoff=(), **config))
         source = QueryMetrics(questions, expressions, node="node-1", interval=0.1, monotonic=lambda: 1000.0)
         await source.start()
         try:
@@ -114,6 +120,20 @@ def test_what_is_no_answer_is_told(answer: bytes, reason: str):
             await eventually(lambda: reason in why_not(source), what=reason)
 
         watching(server.url, {"mine": "up"}, inside)
+
+
+@pytest.mark.parametrize("missing", [True, False], ids=["no file", "a wrong token"])
+def test_the_keys_that_are_named_are_the_agents_own(tmp_path: Path, missing: bool):
+    token = tmp_path / "token"
+    if not missing:
+        token.write_text("wrong")
+
+    async def inside(source: QueryMetrics) -> None:
+        await eventually(lambda: "agent.prometheus_token_file" in why_not(source), what="the agent's key")
+        assert "provider." not in why_not(source)
+
+    with FakePrometheus(lambda _: told("Unauthorized", status=401)) as server:
+        watching(server.url, {"mine": "up"}, inside, token_file=token)
 
 
 @pytest.mark.real
