@@ -135,8 +135,10 @@ def comparable(scores: F64) -> F64:
 
 def round_half_away(values: F64) -> F64:
     """As Go's math.Round: halves away from zero."""
-    whole = np.trunc(values)
-    rounded: F64 = whole + np.copysign(np.abs(values - whole) >= 0.5, values)
+    rounded: F64 = np.rint(values)  # halves to even
+    halves = np.abs(values - rounded) == 0.5
+    if halves.any():
+        rounded = np.where(halves, np.trunc(values) + np.copysign(1.0, values), rounded)
     return rounded
 
 

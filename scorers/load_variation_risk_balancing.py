@@ -28,7 +28,7 @@ from scorers.arguments import Arguments
 from scorers.default_scheduler import least_allocated, requested_and_allocatable
 from scorers.framework import Scores, comparable, decides, round_half_away, round_half_away_one
 from scorers.resources import CPU, MEMORY
-from scorers.statistics import LOADS, mu_sigma
+from scorers.statistics import LOADS, mu_sigma, wherever
 from scorers.table import PodInfo, Table
 from watcher.model import Operator
 
@@ -88,7 +88,7 @@ class LoadVariationRiskBalancing:
         of_resources = [self._of_resource(pod, table, rows, resource, steps) for resource in RESOURCES]
         lowest = np.fmin(*map(comparable, of_resources))
         silent = ~np.logical_or(*measured)
-        values = np.where(silent, 0.0, round_half_away(np.fmax(lowest, 0.0)))
+        values = wherever(silent, round_half_away(np.fmax(lowest, 0.0)), 0.0)
         inputs: dict[str, Any] = {
             "formula": self.args.formula,
             "safeVarianceMargin": self.args.safe_variance_margin,
@@ -116,7 +116,7 @@ class LoadVariationRiskBalancing:
             scores = kep_scores(mu, sigma, margin=margin)
         else:
             scores = risk_scores(mu, sigma, margin=margin, sensitivity=self.args.safe_variance_sensitivity)
-        scores = np.where(capacity > 0, scores, scores * 0.0)
+        scores = wherever(capacity <= 0, scores, scores * 0.0)
         steps[f"{resource} mean"], steps[f"{resource} deviation"], steps[f"{resource} score"] = mu, sigma, scores
         return scores
 

@@ -22,6 +22,7 @@ Amounts = Mapping[str, int]
 """By resource name; millicores for cpu, whole units for the rest. What is absent is zero."""
 
 Qos = Literal["Guaranteed", "Burstable", "BestEffort"]
+_QOS_CLASSES = frozenset(get_args(Qos))
 
 UNASKED: Quantities = {CPU: "100m", MEMORY: "200Mi"}
 """What kube-scheduler counts, where it scores by requests, of a container that says nothing of them."""
@@ -89,31 +90,45 @@ def raised(limits: Amounts, requests: Amounts) -> Amounts:
 
 def qos_class(pod: Pod) -> Qos:
     """The class of Kubernetes, as the API server says or, for a pod that it has not seen, as it would say."""
-    for known in get_args(Qos):
-        if pod.status.qos_class == known:
-            return cast(Qos, known)
-    parts = [pod.spec.resources] if _is_set(pod.spec.resources) else []
-    asking = parts or [container.resources for container in (*pod.spec.containers, *pod.spec.init_containers)]
-    every = [(_compute(part.requests), _compute(part.limits)) for part in asking if part is not None]
-    if not any(requests or limits for requests, limits in every):
+    if pod.status.qos_class in _QOS_CLASSES:
+        return cast(Qos, pod.status.qos_class)
+    if is_best_effort(pod):
         return "BestEffort"
+    every = [(_compute(each.requests), _compute(each.limits)) for each in _deciding(pod)]
     whole = all(len(limits) == 2 and {**limits, **requests} == limits for requests, limits in every)
     return "Guaranteed" if whole else "Burstable"
 
 
-def _is_set(resources: Resources | None) -> bool:
-    return resources is not None and bool(_compute(resources.requests) or _compute(resources.limits))
+def is_best_effort(pod: Pod) -> bool:
+    """Whether that is its class: a question that the first container answers of most pods."""
+    if pod.status.qos_class in _QOS_CLASSES:
+        return pod.status.qos_class == "BestEffort"
+    return not any(map(_is_set, _deciding(pod)))
+
+
+def _deciding(pod: Pod) -> list[Resources]:
+    """What the class goes by: what is set for the pod as a whole, else for its containers."""
+    if pod.spec.resources is not None and _is_set(pod.spec.resources):
+        return [pod.spec.resources]
+    return [container.resources for container in (*pod.spec.containers, *pod.spec.init_containers)]
+
+
+def _is_set(resources: Resources) -> bool:
+    return bool(_compute(resources.requests) or _compute(resources.limits))
 
 
 def _compute(quantities: Quantities) -> Amounts:
     """CPU and memory, which alone decide about the class, where they are not zero."""
-    return {name: size for name, size in amounts(quantities).items() if name in (CPU, MEMORY) and size > 0}
+    read = amounts(quantities)
+    return {name: read[name] for name in (CPU, MEMORY) if read.get(name, 0) > 0}
 
 
 def _of_containers(pod: Pod, part: Callable[[Resources], Quantities]) -> dict[str, int]:
     total: dict[str, int] = {}
     for container in pod.spec.containers:
         total = _added(total, amounts(part(container.resources)))
+    if not pod.spec.init_containers:
+        return total
     sidecars: dict[str, int] = {}
     at_most: dict[str, int] = {}
     for container in pod.spec.init_containers:
@@ -146,6 +161,8 @@ def _may_be_of_pod(resource: str) -> bool:
 
 
 def _added(left: Amounts, right: Amounts) -> dict[str, int]:
+    if not (left and right):
+        return dict(left or right)
     total = dict(left)
     for name, size in right.items():
         total[name] = total.get(name, 0) + size

@@ -1,4 +1,5 @@
-"""What the two risk plug-ins share: mean and deviation of a node's load as shares of what it has.
+"""Arithmetic that plug-ins share: mean and deviation of a node's load as shares of what it has, and choices that are
+seldom made.
 
 Upstream's resourcestats (reference/trimaran.md, 5.1): percentages are taken of allocatable, which is what a scheduler
 may fill. Arrays are over n nodes; NaN is "not known".
@@ -15,6 +16,7 @@ from scorers.resources import CPU, MEMORY
 from watcher.model import MetricType
 
 F64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
 
 LOADS = {CPU: MetricType.CPU, MEMORY: MetricType.MEMORY}
 
@@ -26,8 +28,14 @@ def mu_sigma(average: F64, deviation: F64, requested: F64 | float, capacity: F64
 
     Both are 0 where the capacity is 0 or less. A mean that is not known stays NaN; a deviation that is not is 0.
     """
-    there = capacity > 0
     with np.errstate(divide="ignore", invalid="ignore"):
-        mu = np.where(there, np.clip((average + requested) / capacity, 0.0, 1.0), average * 0.0)
-        sigma = np.where(there, np.clip(deviation / capacity, 0.0, 1.0), 0.0)
-    return mu, np.fmax(sigma, 0.0)
+        mu, sigma = (average + requested) / capacity, deviation / capacity
+    none = capacity <= 0
+    mu, sigma = wherever(none, mu, average * 0.0), wherever(none, sigma, 0.0)
+    return np.clip(mu, 0.0, 1.0), np.minimum(np.fmax(sigma, 0.0), 1.0)
+
+
+def wherever(chosen: Bool, values: F64, others: F64 | float) -> F64:
+    """`others` where chosen, else `values`; [n]. For what is so of few nodes or none: np.where takes longer than what
+    it chooses from took to compute."""
+    return np.where(chosen, others, values) if chosen.any() else values

@@ -40,6 +40,7 @@ import numpy.typing as npt
 from scorers.arguments import Arguments
 from scorers.framework import Scores, comparable, decides, mostly, round_half_away, round_half_away_one
 from scorers.resources import CPU, MEMORY, amount, amounts
+from scorers.statistics import wherever
 from scorers.table import PodInfo, Table
 from watcher.kube import Pod, Quantity
 from watcher.model import MetricType
@@ -164,7 +165,8 @@ class TargetLoadPacking:
         missing = table.recent.unmeasured(self._demand_names[resource], measured=table.load.sampled())[rows]
         more = self._demand(pod, resource=resource) + missing
         with np.errstate(divide="ignore", invalid="ignore"):
-            predicted = np.where(capacity > 0, 100.0 * (load / 100.0 * capacity + more) / capacity, load * 0.0)
+            predicted = 100.0 * (load / 100.0 * capacity + more) / capacity
+        predicted = wherever(capacity <= 0, predicted, load * 0.0)
         scores = packing_scores(predicted, target=self.args.target_utilization)
         steps[f"{resource} capacity"], steps[f"{resource} load %"] = capacity, load
         steps[f"{resource} of recent pods"] = missing

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, cast, get_args
 
-from scorers.resources import CPU, MEMORY, Qos, qos_class
+from scorers.resources import CPU, MEMORY, Qos, is_best_effort, qos_class
 from watcher.kube import Pod
 
 PriorityClass = Literal["koord-prod", "koord-mid", "koord-batch", "koord-free"]
 KoordQos = Literal["LSE", "LSR", "LS", "BE", "SYSTEM"]
+
+_PRIORITY_LABELS = frozenset(get_args(PriorityClass))
+_QOS_LABELS = frozenset(get_args(KoordQos))
 
 PROD: PriorityClass = "koord-prod"
 PRIORITY_LABEL = "koordinator.sh/priority-class"
@@ -37,7 +40,7 @@ _OWN_RESOURCES: Mapping[PriorityClass, Mapping[str, str]] = {
 def qos_of(pod: Pod) -> KoordQos:
     """By the pod's label, else by the class of Kubernetes."""
     label = pod.metadata.labels.get(QOS_LABEL)
-    return cast(KoordQos, label) if label in get_args(KoordQos) else _QOS_OF[qos_class(pod)]
+    return cast(KoordQos, label) if label in _QOS_LABELS else _QOS_OF[qos_class(pod)]
 
 
 def priority_class(pod: Pod) -> PriorityClass:
@@ -47,7 +50,9 @@ def priority_class(pod: Pod) -> PriorityClass:
     found = _named(label) if label is not None else _in_range(pod.spec.priority)
     if found is not None:
         return found
-    return "koord-batch" if qos_of(pod) == "BE" else PROD
+    qos = pod.metadata.labels.get(QOS_LABEL)
+    best_effort = qos == "BE" if qos in _QOS_LABELS else is_best_effort(pod)
+    return "koord-batch" if best_effort else PROD
 
 
 def resource_of(kind: PriorityClass, resource: str) -> str | None:
@@ -56,7 +61,7 @@ def resource_of(kind: PriorityClass, resource: str) -> str | None:
 
 
 def _named(label: str) -> PriorityClass | None:
-    return cast(PriorityClass, label) if label in get_args(PriorityClass) else None
+    return cast(PriorityClass, label) if label in _PRIORITY_LABELS else None
 
 
 def _in_range(priority: int | None) -> PriorityClass | None:
