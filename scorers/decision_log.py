@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -104,6 +105,7 @@ class DecisionLog:
         self._newest = 0
         self._open: dict[str, _Open] = {}
         self._holding: deque[_Open] = deque()
+        self._whole: deque[_Open] = deque()  # oldest first: decisions that are open with all that is remembered
         self._held_bytes = 0
         self._new: dict[int, Decision] = {}
         self._outcomes: dict[int, DecisionOutcome] = {}
@@ -168,6 +170,7 @@ class DecisionLog:
         if len(self._open) >= MOST_OPEN:
             self._release(self._open.pop(next(iter(self._open))))
         opened = self._open[info.key] = _Open(key, decision)
+        self._whole.append(opened)
         return opened
 
     def _later(self, take: Callable[..., None], opened: _Open, *what: Any) -> None:
@@ -226,10 +229,14 @@ class DecisionLog:
             self._held_bytes -= opened.held.bytes
             opened.held = None
 
-    def _release_old(self) -> None:
-        while self._holding and (
-            self._holding[0].held is None or self._now() - self._holding[0].decision.time > HELD_S
-        ):
+    def tidy(self) -> None:
+        """Hold less of what is old: of a decision only what an outcome asks for, since a pod may wait for days, and no
+        arrays."""
+        now = self._now()
+        while self._whole and now - self._whole[0].decision.time > TOGETHER_S:
+            opened = self._whole.popleft()
+            opened.decision = records.outline(opened.decision)
+        while self._holding and (self._holding[0].held is None or now - self._holding[0].decision.time > HELD_S):
             self._release(self._holding.popleft())
 
     # --- what became of it -------------------------------------------------------------------------------------------
@@ -269,8 +276,8 @@ class DecisionLog:
         while True:
             await asyncio.sleep(FLUSH_S)
             try:
+                self.tidy()
                 await self.flush()
-                self._release_old()
             except Exception:
                 log.exception("decisions could not be handed to the store")
 
@@ -308,6 +315,7 @@ def _rows(new: Mapping[int, Decision]) -> list[StoredDecision]:
             continue
         namespace, name, uid = (storable(text) for text in (decision.namespace, decision.name, decision.uid))
         rows.append(StoredDecision(key, namespace, name, uid, payload))
+        time.sleep(0)  # whoever answers requests wants to go on, and would be let after 5 ms
     return rows
 
 

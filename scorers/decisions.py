@@ -208,6 +208,15 @@ def told_scores(scores: F64, most: int) -> npt.NDArray[np.int64]:
     return np.floor(scores * (most / 100.0) + 0.5).astype(np.int64)
 
 
+def outline(decision: Decision) -> Decision:
+    """What it takes to say of a node whether it was among the best: without inputs, steps and reasons."""
+    ranking = decision.ranking
+    if ranking is not None:
+        best = Nodes(ranking.best.names, ranking.best.scores, ranking.best.ranks, (), ())
+        ranking = msgspec.structs.replace(ranking, best=best)
+    return msgspec.structs.replace(decision, requests={}, limits={}, filtered=None, ranking=ranking)
+
+
 def best_of(values: F64, names: Sequence[str], most: int) -> list[int]:
     """Positions of the highest, best first, equal ones by name."""
     if len(values) > most:
@@ -245,7 +254,8 @@ def _score_seen(each: PluginSettings, scores: Scores, where: npt.NDArray[np.int6
 
 
 def _finite(values: npt.NDArray[Any]) -> list[Any]:
-    return [plain(value) for value in values.tolist()]
+    found = values.tolist()
+    return found if np.isfinite(values).all() else [plain(value) for value in found]
 
 
 # --- as bytes --------------------------------------------------------------------------------------------------------

@@ -220,7 +220,7 @@ class NodeResourceLimits:
         def reason(i: int) -> str:
             if not known[i]:
                 return f"the node has none of {', '.join(self._names)}: 0"
-            worst = min(self._names, key=lambda name: np.nan_to_num(steps[f"{name} raw"][i], nan=np.inf))
+            worst = min(self._names, key=lambda name: np.fmin(steps[f"{name} raw"][i], np.inf))
             share = 100 * steps[f"{worst} limits, with the pod"][i] / steps[f"{worst} capacity"][i]
             return f"limits of {worst} with the pod are {share:.0f} % of what there is: {values[i]:.0f} among these"
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from scorers.decision_answers import DecisionAnswers
-from scorers.decision_log import MOST_NEW, TOGETHER_S, Answered, DecisionLog
+from scorers.decision_log import HELD_S, MOST_NEW, TOGETHER_S, Answered, DecisionLog
 from scorers.extender import Extender
 from scorers.framework import Scores
 from scorers.profiles import PluginSettings, ProfileSettings
@@ -270,6 +270,29 @@ def test_a_node_far_down_is_remembered_when_the_pod_goes_there(served: Served) -
     assert [(each["score"], each["steps"], each["reason"]) for each in then] == [
         (each["score"], each["steps"], each["reason"]) for each in last["plugins"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("at", "after", "said"),
+    [
+        (2, TOGETHER_S, "our 3rd of 14 (score"),
+        (2, 10 * HELD_S, "our 3rd of 14"),
+        (12, HELD_S, "our 13th of 14 (score"),
+        (12, 10 * HELD_S, "where it stood is not known any more"),
+    ],
+)
+def test_a_pod_that_waits_is_placed_all_the_same(served: Served, at: int, after: float, said: str) -> None:
+    """Though less and less of its decision is held; nothing is lost of what is stored."""
+    explained = by_name(served.post("explain", asking(*NAMES[1:]))["nodes"])
+    served.place(*NAMES)
+    served.settle()
+    before = served.why()["decision"]["ranking"]
+    served.clock.now += after - 0.01
+    served.log.tidy()
+    served.event(node=sorted(explained, key=lambda name: (-explained[name]["score"], name))[at], after=0.0)
+    found = served.why()["decision"]
+    assert said in found["outcome"]["sentence"]
+    assert before["nodes"][0]["plugins"] == found["ranking"]["nodes"][0]["plugins"]
 
 
 def test_arrays_are_held_within_bounds() -> None:
