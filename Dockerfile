@@ -6,7 +6,7 @@ WORKDIR /source
 # Without pip inside: the image below is to run one program, not to install others.
 RUN python -m venv --without-pip /opt/load-watcher
 COPY . .
-RUN python -m pip --python /opt/load-watcher install --no-cache-dir --disable-pip-version-check --root-user-action=ignore '.[influxdb,postgres]'
+RUN python -m pip --python /opt/load-watcher install --no-cache-dir --disable-pip-version-check --root-user-action=ignore '.[influxdb,postgres,qrm]'
 RUN mkdir /data
 
 # Only copies from here on: no layer of this stage ran a command, and running it needs no shell. The base is the same as

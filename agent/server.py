@@ -28,7 +28,7 @@ from agent.model import SCHEDULING_TAINT
 from agent.policy.policies import Abilities, KnownMetrics, TriggerOnly
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
 from agent.registry import MetricRefused, installed_metrics
-from agent.serving import CannotRun, answer, listen, read_token, stop_signal
+from agent.serving import CannotRun, answer, listening, read_token, stop_signal
 from agent.settings import AgentSettings
 from agent.state import COLLECTED, Collector, MetricSource, NoPods, Places, PodFacts, PodSource
 from agent.state.informed import InformedPods
@@ -422,7 +422,7 @@ async def serve(settings: AgentSettings, everything: Settings) -> int:
         telemetry = Telemetry(version=__version__, cluster=everything.cluster.name or "")
         telemetry.add(made.metrics)
         pages = Pages(made, telemetry)
-        async with _listening(settings, pages, telemetry) as address:
+        async with listening(settings, pages, telemetry) as address:
             print(f"load-watcher agent listens on {address}", flush=True)
             running = asyncio.create_task(made.agent.run(), name="agent")
             await stop.wait()
@@ -452,18 +452,6 @@ async def _leave(made: Assembled, settings: AgentSettings) -> int:
     if tainted:
         log.warning("%s", _still_tainted(settings))
     return 0
-
-
-@asynccontextmanager
-async def _listening(settings: AgentSettings, pages: Pages, telemetry: Telemetry) -> AsyncIterator[str]:
-    """The pages, and the listener for metrics alone if there is one; yields the address of the first."""
-    token = read_token(settings.token_file)
-    async with AsyncExitStack() as stack:
-        address = await listen(stack, pages.all(), token, telemetry, host=settings.host, port=settings.port)
-        if settings.metrics_host is not None:
-            where, port = settings.metrics_host, settings.metrics_port
-            await listen(stack, pages.public(), None, telemetry, host=where, port=port)
-        yield address
 
 
 # --- once, and restore -------------------------------------------------------------------------------------------

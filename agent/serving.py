@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Iterable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from aiohttp import hdrs, web
@@ -36,6 +37,33 @@ class Protection:
     protect_reads: bool = False
 
 
+class Listening(Protocol):
+    """Where a process listens: its settings. `metrics_host` None is no listener for metrics alone."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def token_file(self) -> Path | None: ...
+    @property
+    def metrics_host(self) -> str | None: ...
+    @property
+    def metrics_port(self) -> int: ...
+
+
+class Pages(Protocol):
+    """What a process answers."""
+
+    def public(self) -> list[Route]:
+        """For anyone: probes and Prometheus."""
+        ...
+
+    def all(self) -> list[Route]:
+        """With what tells of pods."""
+        ...
+
+
 def read_token(path: Path | None) -> str | None:
     """The token in a file; None where none is named. Raises CannotRun."""
     if path is None:
@@ -56,7 +84,20 @@ def answer(body: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), headers=headers)
 
 
-async def listen(
+@asynccontextmanager
+async def listening(settings: Listening, pages: Pages, telemetry: Telemetry) -> AsyncIterator[str]:
+    """The pages, and the listener for metrics alone if there is one; yields the address of the first. Raises
+    CannotRun."""
+    token = read_token(settings.token_file)
+    async with AsyncExitStack() as stack:
+        address = await _listen(stack, pages.all(), token, telemetry, host=settings.host, port=settings.port)
+        if settings.metrics_host is not None:
+            where, port = settings.metrics_host, settings.metrics_port
+            await _listen(stack, pages.public(), None, telemetry, host=where, port=port)
+        yield address
+
+
+async def _listen(
     stack: AsyncExitStack, routes: Iterable[Route], token: str | None, telemetry: Telemetry, *, host: str, port: int
 ) -> str:
     """Serve these until the stack unwinds; the address. Raises CannotRun."""

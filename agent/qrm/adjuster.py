@@ -89,9 +89,8 @@ class NodeWindows:
 class LocalUsage:
     """What containers use now, from their control groups. `find` finds how these are laid out."""
 
-    def __init__(self, find: Callable[[], Layout], *, proc: str, monotonic: Callable[[], float]) -> None:
+    def __init__(self, find: Callable[[], Layout], *, monotonic: Callable[[], float]) -> None:
         self._find = find
-        self._proc = proc
         self._monotonic = monotonic
         self._tree: Tree | None = None
         self._usage: Usage | None = None
@@ -124,7 +123,7 @@ class LocalUsage:
             layout = self._find()
             layout.path_of(())  # raises where there is no kubelet
             self._tree = open_tree(layout)
-            self._usage = Usage(self._tree, layout, proc_root=self._proc)
+            self._usage = Usage(self._tree, layout, proc_root="/proc")
         return self._usage
 
 

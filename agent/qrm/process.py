@@ -45,7 +45,7 @@ from agent.qrm.telemetry import QrmMetrics
 from agent.qrm.topology import Policy, check_nodes
 from agent.qrm.wire import PLUGIN_TYPE, info_from_bytes
 from agent.server import kube_client
-from agent.serving import CannotRun, listen, read_token, stop_signal
+from agent.serving import CannotRun, listening, read_token, stop_signal
 from agent.state.kubelet import KubeletError, kubelet_access
 from watcher import __version__
 from watcher.client import NodeClient
@@ -353,7 +353,7 @@ async def _adjust(parts: Parts, cpu: PluginServer, stack: AsyncExitStack) -> Adj
         windows = NodeWindows(client)
         await windows.start()
         stack.push_async_callback(windows.close)
-    usage = LocalUsage(layout_finder(settings), proc=str(settings.proc), monotonic=time.monotonic)
+    usage = LocalUsage(layout_finder(settings), monotonic=time.monotonic)
     stack.callback(usage.close)
 
     def pods() -> Sequence[QrmPod] | None:
@@ -402,14 +402,12 @@ def run(settings: QrmSettings, everything: Settings) -> int:
 async def serve(settings: QrmSettings, everything: Settings) -> int:
     """Start, run until a signal, end. What was set on containers stays."""
     stop = stop_signal(renewing="settings need a restart")
-    async with assembled(settings, everything) as parts, AsyncExitStack() as stack:
+    async with assembled(settings, everything) as parts:
         telemetry = Telemetry(version=__version__, cluster=everything.cluster.name or "")
         telemetry.add(parts.metrics)
-        pages = Pages(parts, telemetry)
-        token = read_token(settings.token_file)
-        address = await listen(stack, pages.all(), token, telemetry, host=settings.host, port=settings.port)
-        log.info("plug-ins register in %s; the mode is %s", settings.plugins_dir, settings.mode)
-        print(f"load-watcher qrm listens on {address}", flush=True)
-        await stop.wait()
-        log.info("stopping; what containers have stays")
+        async with listening(settings, Pages(parts, telemetry), telemetry) as address:
+            log.info("plug-ins register in %s; the mode is %s", settings.plugins_dir, settings.mode)
+            print(f"load-watcher qrm listens on {address}", flush=True)
+            await stop.wait()
+            log.info("stopping; what containers have stays")
     return 0

@@ -161,6 +161,15 @@ class QrmSettings(Table):
             example='"/etc/load-watcher/token"',
         ),
     )
+    metrics_host: str | None = field(
+        default=None,
+        metadata=about(
+            values.NAME,
+            "Address of a listener for /metrics and /healthz alone, like the pod's own.",
+            example='"0.0.0.0"',
+        ),
+    )
+    metrics_port: int = field(default=2024, metadata=about(ANY_PORT, "Port of that listener."))
     state_dir: Path = field(
         default=Path("load-watcher-qrm"),
         metadata=about(
@@ -315,7 +324,6 @@ class QrmSettings(Table):
             example='"systemd"',
         ),
     )
-    proc: Path = field(default=Path("/proc"), metadata=about(values.PATH, "Where the host's /proc is."))
     sys: Path = field(default=Path("/sys"), metadata=about(values.PATH, "Where the machine is described."))
     kubelet_dir: Path = field(
         default=Path("/var/lib/kubelet"),

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,7 @@ from tests.real.parts import REPOSITORY, find_wheel
 Manifest = dict[str, Any]
 
 CHART = REPOSITORY / "deploy" / "helm" / "load-watcher"
+COMPONENTS = REPOSITORY / "deploy" / "components"
 NAME = "load-watcher"
 
 # Rendered by a process of its own: the library brings a Go runtime with threads and signal handlers.
@@ -50,6 +53,18 @@ def kustomized(directory: Path) -> list[Manifest]:
     assert 0 == done.returncode, done.stderr
     assert "" == done.stderr  # where deprecated fields are told of
     return documents(done.stdout)
+
+
+def composed(directory: Path, base: Path, *components: str) -> list[Manifest]:
+    """What `kubectl apply -k` would apply of a base with components of ours; written to an empty directory."""
+    written = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(base, directory)],
+        "components": [os.path.relpath(COMPONENTS / each, directory) for each in components],
+    }
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(written))
+    return kustomized(directory)
 
 
 def helm(script: str, given: object) -> "subprocess.CompletedProcess[str]":
@@ -118,3 +133,22 @@ def pod_template(manifests: list[Manifest]) -> dict[str, Any]:
     """The pods of the Deployment."""
     template: dict[str, Any] = only(manifests, "Deployment")["spec"]["template"]
     return template
+
+
+def of_part(rendered: list[Manifest], name: str) -> dict[str, Manifest]:
+    """What runs on every node under that name, by kind and name, without what only one of the two ways adds."""
+    found = {}
+    for manifest in rendered:
+        if manifest["kind"] == "Namespace" or manifest["metadata"]["labels"]["app.kubernetes.io/name"] != name:
+            continue
+        plain: Manifest = yaml.safe_load(re.sub(rf"\b{name}-[a-z0-9]{{10}}\b", name, yaml.safe_dump(manifest)))
+        for mark in ("helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"):
+            plain["metadata"]["labels"].pop(mark, None)
+        if plain["kind"] == "DaemonSet":
+            template = plain["spec"]["template"]
+            assert set(template["metadata"].pop("annotations", {})) <= {"checksum/config"}
+            template["spec"]["containers"][0]["env"].sort(key=lambda each: str(each["name"]))
+        if "load-watcher.toml" in plain.get("data", {}):
+            plain["data"] = tomllib.loads(plain["data"]["load-watcher.toml"])
+        found[f"{plain['kind']} {plain['metadata']['name']}"] = plain
+    return found

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from agent.policy.definitions import definitions
 from agent.settings import AgentSettings, read_settings
-from tests.deploy.rendering import ChartError, Manifest, charted, documents, kustomized, only
+from tests.deploy.rendering import ChartError, Manifest, charted, composed, documents, of_part, only
 from tests.deploy.test_manifests import DEPLOY, problems, read
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -25,15 +22,7 @@ MONITORED = {"agent": {"enabled": True, "podMonitor": {"enabled": True}}}
 @pytest.fixture(scope="module")
 def manifests(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
     """As installed by kustomize, with the component."""
-    directory = tmp_path_factory.mktemp("agent")
-    written = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": [os.path.relpath(DEPLOY / "agent", directory)],
-        "components": [os.path.relpath(DEPLOY / "components" / "agent-podmonitor", directory)],
-    }
-    (directory / "kustomization.yaml").write_text(yaml.safe_dump(written))
-    return kustomized(directory)
+    return composed(tmp_path_factory.mktemp("agent"), DEPLOY / "agent", "agent-podmonitor")
 
 
 @pytest.fixture(scope="module")
@@ -48,22 +37,7 @@ def test_it_is_what_kubernetes_takes(manifests: list[Manifest], chart: list[Mani
 
 
 def agents(rendered: list[Manifest]) -> dict[str, Manifest]:
-    """The agent's own, by kind and name, without what only one of the two ways adds."""
-    found = {}
-    for manifest in rendered:
-        if manifest["kind"] == "Namespace" or manifest["metadata"]["labels"]["app.kubernetes.io/name"] != NAME:
-            continue
-        plain: Manifest = yaml.safe_load(re.sub(rf"\b{NAME}-[a-z0-9]{{10}}\b", NAME, yaml.safe_dump(manifest)))
-        for mark in ("helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"):
-            plain["metadata"]["labels"].pop(mark, None)
-        if plain["kind"] == "DaemonSet":
-            template = plain["spec"]["template"]
-            assert set(template["metadata"].pop("annotations", {})) <= {"checksum/config"}
-            template["spec"]["containers"][0]["env"].sort(key=lambda each: str(each["name"]))
-        if "load-watcher.toml" in plain.get("data", {}):
-            plain["data"] = tomllib.loads(plain["data"]["load-watcher.toml"])
-        found[f"{plain['kind']} {plain['metadata']['name']}"] = plain
-    return found
+    return of_part(rendered, NAME)
 
 
 def test_the_chart_and_the_manifests_agree(manifests: list[Manifest], chart: list[Manifest]) -> None:

@@ -123,6 +123,13 @@ CHARTS: dict[str, dict[str, Any]] = {
         ],
         "scheduler": {"enabled": True, "profiles": BINDING},
         "agent": {"enabled": True, "podMonitor": {"enabled": True, "labels": {"a": "b"}}},
+        "qrm": {
+            "enabled": True,
+            "config": {"qrm": {"mode": "cri", "evict_inadmissible": True, "publish_capacity": True}},
+            "podMonitor": {"enabled": True, "labels": {"a": "b"}},
+            "extraVolumes": [{"name": "sockets", "hostPath": {"path": "/var/lib/katalyst", "type": "Directory"}}],
+            "extraVolumeMounts": [{"name": "sockets", "mountPath": "/var/lib/katalyst"}],
+        },
         "extraEnv": [{"name": "LOG_LEVEL", "value": "debug"}],
         "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
         "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca", "readOnly": True}],

@@ -238,14 +238,14 @@ def test_usage_from_control_groups(tmp_path: Path):
     fake.add(fake.pod_path(uid, "Burstable"))
 
     async def test() -> None:
-        usage = LocalUsage(lambda: find_layout(str(fake.root)), proc="/proc", monotonic=lambda: now[0])
+        usage = LocalUsage(lambda: find_layout(str(fake.root)), monotonic=lambda: now[0])
         for seconds, expected in ((0, {}), (2, {"a" * 64: 1.5, "b" * 64: 0.5})):
             now[0] += seconds
             fake.add(paths["a"], cpu_ns=int(1.5e9) * seconds)
             fake.add(paths["b"], cpu_ns=int(0.5e9) * seconds)
             assert await usage.read(pods) == expected
         usage.close()
-        nowhere = LocalUsage(lambda: find_layout(str(tmp_path)), proc="/proc", monotonic=lambda: now[0])
+        nowhere = LocalUsage(lambda: find_layout(str(tmp_path)), monotonic=lambda: now[0])
         assert await nowhere.read(pods) == {}
         assert "there are no control groups" in nowhere.failure
 

@@ -109,17 +109,33 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if regexMatch "^[A-Za-z0-9_-]+$" . }}{{ . }}{{ else }}{{ toJson . }}{{ end -}}
 {{- end -}}
 
-{{/* Not the watcher's own: its Service must not find the agents. */}}
+{{/* Of what runs on every node, by the context and its name. Not the watcher's own: its Service must not find it. */}}
+{{- define "load-watcher.nodeSelectorLabels" -}}
+app.kubernetes.io/name: {{ printf "%s-%s" (default .context.Chart.Name .context.Values.nameOverride | trunc 57 | trimSuffix "-") .part }}
+app.kubernetes.io/instance: {{ .context.Release.Name }}
+{{- end -}}
+
+{{- define "load-watcher.nodeLabels" -}}
+{{ include "load-watcher.nodeSelectorLabels" . }}
+app.kubernetes.io/version: {{ .context.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .context.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
 {{- define "load-watcher.agentSelectorLabels" -}}
-app.kubernetes.io/name: {{ printf "%s-agent" (default .Chart.Name .Values.nameOverride | trunc 57 | trimSuffix "-") }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+{{- include "load-watcher.nodeSelectorLabels" (dict "context" . "part" "agent") -}}
 {{- end -}}
 
 {{- define "load-watcher.agentLabels" -}}
-{{ include "load-watcher.agentSelectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- include "load-watcher.nodeLabels" (dict "context" . "part" "agent") -}}
+{{- end -}}
+
+{{- define "load-watcher.qrmSelectorLabels" -}}
+{{- include "load-watcher.nodeSelectorLabels" (dict "context" . "part" "qrm") -}}
+{{- end -}}
+
+{{- define "load-watcher.qrmLabels" -}}
+{{- include "load-watcher.nodeLabels" (dict "context" . "part" "qrm") -}}
 {{- end -}}
 
 {{/* The settings of the agents with what only the release knows. */}}
@@ -131,5 +147,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $_ := set $agent "cgroup" "/host/sys/fs/cgroup" -}}
 {{- $_ := set $agent "state_file" "/state/agent.db" -}}
 {{- $_ := set $config "agent" $agent -}}
+{{- include "load-watcher.toml" (dict "table" $config "path" "") -}}
+{{- end -}}
+
+{{/* The settings of the QoS Resource Manager with what only the release knows. */}}
+{{- define "load-watcher.qrmConfig" -}}
+{{- $config := deepCopy .Values.qrm.config -}}
+{{- $qrm := default dict $config.qrm -}}
+{{- if and (not $qrm.watcher) (ne (default "roles" $qrm.cpu_policy) "katalyst") -}}
+{{- $_ := set $qrm "watcher" (printf "%s://%s.%s:%v" (include "load-watcher.scheme" .) (include "load-watcher.fullname" .) .Release.Namespace .Values.service.port) -}}
+{{- end -}}
+{{- if eq (default "dry-run" $qrm.mode) "cri" -}}
+{{- $_ := set $qrm "runtime_socket" .Values.qrm.runtimeSocket -}}
+{{- end -}}
+{{- $_ := set $qrm "state_dir" .Values.qrm.stateDirectory -}}
+{{- $_ := set $qrm "sys" "/host/sys" -}}
+{{- $_ := set $qrm "cgroup" "/host/sys/fs/cgroup" -}}
+{{- $_ := set $qrm "kubelet_dir" "/host/kubelet" -}}
+{{- $_ := set $config "qrm" $qrm -}}
 {{- include "load-watcher.toml" (dict "table" $config "path" "") -}}
 {{- end -}}

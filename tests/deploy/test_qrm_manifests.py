@@ -1,0 +1,228 @@
+"""The QoS Resource Manager's DaemonSet: fit for Kubernetes, the same by kustomize and by Helm, with no more rights and
+directories than each mode needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from agent.qrm.settings import QrmSettings, read_settings
+from tests.agent.qrm.test_process import NODE, Qrm, World, cri, world
+from tests.deploy.rendering import ChartError, Manifest, charted, composed, of_part, only, settings_in
+from tests.deploy.test_manifests import DEPLOY, granted, problems, read
+from tests.fakes.cri import FakeRuntime
+from tests.fakes.kube import KINDS
+from tests.real.parts import free_port
+from tests.waiting import PATIENCE_SECONDS, eventually
+
+__all__ = ["world"]  # a fixture
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+NAME = "load-watcher-qrm"
+WATCHER = "http://load-watcher.load-watcher:2020"
+# What makes the chart render what components add: their names, settings, and other values.
+SAME: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
+    "dry-run": (("qrm-podmonitor",), {}, {"podMonitor": {"enabled": True}}),
+    "cri": (("qrm-cri", "qrm-evict", "qrm-publish"), {"evict_inadmissible": True, "publish_capacity": True}, {}),
+    "cgroup": (("qrm-cgroup",), {}, {}),
+}
+READING = {("list", "v1/pods"), ("watch", "v1/pods"), ("create", "v1/events")}
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")
+EVICTING = {("get", "v1/pods"), ("create", "v1/pods/eviction")}
+PUBLISHING = {("patch", "v1/nodes/status")}
+
+
+def installed(mode: str, settings: Mapping[str, Any], values: Mapping[str, Any]) -> list[Manifest]:
+    """By Helm into the namespace that kustomize makes, the watcher being elsewhere."""
+    config = {"qrm": {"mode": mode, "watcher": WATCHER, **settings}}
+    return charted({"qrm": {"enabled": True, "config": config, **values}}, namespace=NAME)
+
+
+@pytest.fixture(scope="module", params=sorted(SAME))
+def both(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, list[Manifest], list[Manifest]]:
+    """A mode, and what installs it: manifests with components, and the chart with values."""
+    mode: str = request.param
+    components, settings, values = SAME[mode]
+    manifests = composed(tmp_path_factory.mktemp(mode), DEPLOY / "qrm", *components)
+    return mode, manifests, installed(mode, settings, values)
+
+
+def daemon(rendered: list[Manifest]) -> dict[str, Any]:
+    """The spec of its pods."""
+    found: dict[str, Any] = only(rendered, "DaemonSet", NAME)["spec"]["template"]["spec"]
+    return found
+
+
+def rights(rendered: list[Manifest]) -> set[tuple[str, str]]:
+    return granted(list(of_part(rendered, NAME).values()))
+
+
+def test_it_is_what_kubernetes_takes(both: tuple[str, list[Manifest], list[Manifest]]) -> None:
+    _, manifests, chart = both
+    assert [] == problems(manifests)
+    assert [] == problems(chart)
+
+
+def test_the_chart_and_the_manifests_agree(both: tuple[str, list[Manifest], list[Manifest]]) -> None:
+    """Components say by arguments what the chart says in the settings."""
+    mode, manifests, chart = both
+    expected, found = of_part(manifests, NAME), of_part(chart, NAME)
+    given = only(list(expected.values()), "DaemonSet", NAME)["spec"]["template"]["spec"]["containers"][0]
+    config = only(list(expected.values()), "ConfigMap", NAME)["data"]
+    base = ["qrm", "--set", "qrm.metrics_host=$(POD_IP)"]
+    for argument in given["args"][len(base) :]:
+        name, _, value = argument.removeprefix("--set=qrm.").removeprefix("--").partition("=")
+        config["qrm"][name] = {"true": True}.get(value, value)
+    given["args"] = base
+    if mode == "cri":
+        config["qrm"]["runtime_socket"] = str(QrmSettings().runtime_socket)
+    assert expected == found
+    assert ("PodMonitor" in {each.partition(" ")[0] for each in expected}) == (mode == "dry-run")
+
+
+def test_it_has_no_more_than_its_mode_needs(both: tuple[str, list[Manifest], list[Manifest]]) -> None:
+    mode, manifests, _ = both
+    expected = READING | (EVICTING | PUBLISHING if mode == "cri" else set())
+    assert expected == rights(manifests)
+    spec = daemon(manifests)
+    (container,) = spec["containers"]
+    writable = {each["name"] for each in container["volumeMounts"] if not each.get("readOnly")}
+    assert {"state"} | ({"cgroup"} if mode == "cgroup" else set()) == writable
+    hosts = {each["hostPath"]["path"]: each["hostPath"]["type"] for each in spec["volumes"] if "hostPath" in each}
+    assert ("/run/containerd" in hosts) == (mode == "cri")
+    assert {path for path in hosts if path.startswith("/var/lib/kubelet")} == {
+        "/var/lib/kubelet/cpu_manager_state",
+        "/var/lib/kubelet/memory_manager_state",
+    }
+    # "FileOrCreate" would make an empty state, and a kubelet does not start with one.
+    assert {"File"} == {kind for path, kind in hosts.items() if path.startswith("/var/lib/kubelet")}
+    assert {"drop": ["ALL"]} == container["securityContext"]["capabilities"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert not container["securityContext"]["allowPrivilegeEscalation"]
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+
+
+def settings(rendered: list[Manifest], directory: Path) -> QrmSettings:
+    """As the program reads them."""
+    (config,) = (each for each in rendered if each["kind"] == "ConfigMap" and NAME in each["metadata"]["name"])
+    text = config["data"]["load-watcher.toml"]
+    found, wrong = read_settings(read(f'{text}\n[provider]\nname = "host"\n', directory).parts["qrm"], cwd=directory)
+    assert [] == wrong
+    return found
+
+
+def test_its_settings_are_where_its_volumes_are(
+    both: tuple[str, list[Manifest], list[Manifest]], tmp_path: Path
+) -> None:
+    mode, _, chart = both
+    found, spec = settings(chart, tmp_path), daemon(chart)
+    assert (mode, "127.0.0.1", WATCHER) == (found.mode, found.host, found.watcher)
+    (container,) = spec["containers"]
+    host = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each}
+    mounted = {each["mountPath"]: host.get(each["name"]) for each in container["volumeMounts"]}
+    assert "/sys/devices" == mounted[str(found.sys / "devices")]
+    assert "/sys/class/net" == mounted[str(found.sys / "class/net")]
+    assert "/sys/fs/cgroup" == mounted[str(found.cgroup)]
+    assert "/var/lib/kubelet/cpu_manager_state" == mounted[str(found.kubelet_dir / "cpu_manager_state")]
+    assert "/var/lib/kubelet/memory_manager_state" == mounted[str(found.kubelet_dir / "memory_manager_state")]
+    # Plug-ins outside of the pod name their sockets by the host's path.
+    assert str(found.state_dir) == mounted[str(found.state_dir)]
+    if mode == "cri":
+        assert str(found.runtime_socket.parent) == mounted[str(found.runtime_socket.parent)]
+    assert [found.metrics_port] == [each["containerPort"] for each in container["ports"]]
+
+
+def test_it_is_off_by_default_and_the_watchers_service_does_not_find_it() -> None:
+    assert {} == of_part(charted(), NAME)
+    rendered = charted({"qrm": {"enabled": True}, "agent": {"enabled": True}})
+    labels = only(rendered, "DaemonSet", NAME)["spec"]["template"]["metadata"]["labels"]
+    selectors = [each["spec"]["selector"] for each in rendered if each["kind"] == "Service"]
+    selectors.append(only(rendered, "DaemonSet", "load-watcher-agent")["spec"]["selector"]["matchLabels"])
+    assert not [each for each in selectors if each.items() <= labels.items()]
+
+
+def test_other_places_and_the_releases_own_watcher(tmp_path: Path) -> None:
+    places = {"stateDirectory": "/opt/qrm", "kubeletDirectory": "/var/lib/k0s/kubelet"}
+    runtime = {"config": {"qrm": {"mode": "cri"}}, "runtimeSocket": "/run/crio/crio.sock"}
+    rendered = charted({"qrm": {"enabled": True, **places, **runtime}}, namespace="somewhere")
+    found = settings(rendered, tmp_path)
+    assert "http://load-watcher.somewhere:2020" == found.watcher
+    assert (Path("/opt/qrm"), Path("/run/crio/crio.sock")) == (found.state_dir, found.runtime_socket)
+    hosts = {each["hostPath"]["path"] for each in daemon(rendered)["volumes"] if "hostPath" in each}
+    assert {"/opt/qrm", "/run/crio", "/var/lib/k0s/kubelet/cpu_manager_state"} <= hosts
+
+
+def test_in_the_mode_server_it_has_no_token_and_no_rights(tmp_path: Path) -> None:
+    rendered = charted({"qrm": {"enabled": True, "config": {"qrm": {"mode": "server", "cpu_policy": "katalyst"}}}})
+    assert set() == rights(rendered)
+    assert not daemon(rendered)["automountServiceAccountToken"]
+    assert settings(rendered, tmp_path).watcher is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"enable": True},
+        {"config": {"qrm": {"mode": "nri"}}},
+        {"config": {"qrm": {"runtime_socket": "/run/crio/crio.sock"}}},
+        {"stateDirectory": "here"},
+    ],
+)
+def test_a_typo_in_a_value_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ChartError, match="qrm"):
+        charted({"qrm": values})
+
+
+def asked_of(world: World) -> set[tuple[str, str]]:
+    return {(each.verb, each.resource) for each in world.kube.asked}
+
+
+def get(port: int, path: str) -> int:
+    return requests.get(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_SECONDS).status_code
+
+
+def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(world: World, tmp_path: Path) -> None:
+    """With the arguments and settings of the manifests, but for places; everything else is refused to it."""
+    manifests = composed(tmp_path, DEPLOY / "qrm", "qrm-cri", "qrm-evict")
+    (container,) = daemon(manifests)["containers"]
+    text = settings_in(manifests)
+    places = {"/host/sys/fs/cgroup": "cgroup", "/host/sys": "sys", "/host/kubelet": "kubelet"}
+    for path, here in {**places, "/var/lib/load-watcher-qrm": "state"}.items():
+        assert f'"{path}"' in text
+        text = text.replace(f'"{path}"', f'"{world.directory / here}"')
+    text = text.replace(WATCHER, "http://127.0.0.1:9")
+    text += f'\n[kubernetes]\nkubeconfig = "{world.kube.kubeconfig(world.directory / "kubeconfig")}"\n'
+    alone = free_port()
+    environment = {
+        "NODE_NAME": NODE,
+        "LOAD_WATCHER_QRM_METRICS_PORT": str(alone),
+        "LOAD_WATCHER_QRM_RUNTIME_SOCKET": str(world.socket),
+        "LOAD_WATCHER_QRM_POLICY": "restricted",
+    }
+    verb, *arguments = (each.replace("$(POD_IP)", "127.0.0.1") for each in container["args"])
+    assert verb == Qrm.verb
+    fits, large = "11111111-0000-4000-8000-000000000000", "22222222-0000-4000-8000-000000000000"
+    world.pod("default/fits", fits, "storage-service", cpu="4")
+    world.pod("default/large", large, "storage-service", cpu="70")
+    world.kube.forbidden = {(verb, each) for verb in VERBS for each in (*KINDS, "v1/pods/eviction")} - rights(manifests)
+
+    async def test() -> None:
+        async with FakeRuntime(world.socket, containers={cri(fits)}) as runtime:
+            with Qrm(world.directory / "run", *arguments, config=text, env=environment) as qrm:
+                await eventually(lambda: cri(fits) in runtime.cpusets(), what="CPUs of its own")
+                await eventually(lambda: asked_of(world) == rights(manifests), what="all rights to be used")
+                assert (world.directory / "state" / "kubelet_qrm_checkpoint").exists()
+                for probe in ("startupProbe", "livenessProbe"):
+                    assert 200 == get(alone, container[probe]["httpGet"]["path"])
+                assert [200, 404, 404] == [get(alone, path) for path in ("/metrics", "/qrm", "/qrm/explain")]
+                assert 200 == qrm.get("/qrm").status
+
+    asyncio.run(test())
