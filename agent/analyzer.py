@@ -52,6 +52,15 @@ class Memory:
     last_triggered: float | None = None
     keeps_away: bool | None = None
 
+    def later(self, seconds: float) -> Memory:
+        """The same for who counts time from elsewhere: every time in it is so much later (or earlier)."""
+        last = None if self.last_triggered is None else self.last_triggered + seconds
+        rules = {
+            key: each if each.since is None else replace(each, since=each.since + seconds)
+            for key, each in self.rules.items()
+        }
+        return replace(self, rules=rules, last_triggered=last)
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

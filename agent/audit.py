@@ -32,6 +32,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from agent.cgroups import Quota
+from agent.limits import Eviction
 from agent.model import Original, Released
 
 log = logging.getLogger(__name__)
@@ -171,15 +172,6 @@ class Remembered:
     def is_ours(self, found: Quota) -> bool:
         """Whether the agent itself made it so."""
         return found in (self.written, self.intended)
-
-
-@dataclass(frozen=True, slots=True)
-class Eviction:
-    """One that was done, or may have been."""
-
-    time: float
-    namespace: str
-    owner: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

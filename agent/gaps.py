@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.ledger import Ledger, falling, rising
+from agent.limits import Budget
 from agent.metrics import Metrics
 from agent.metrics.attributes import Metric
 from agent.model import MEMORY, State
@@ -22,7 +23,7 @@ from agent.watermark import Watermarks, gap_above, gap_below
 @dataclass(frozen=True, slots=True)
 class Given:
     """What a plan is made from besides the analysis. `own` are uids and namespace/names of the agent's own pods;
-    `evictions_left` how many may go now, None for no limit; `unavailable` are pods that cannot be acted on in this
+    `budget` is what may be evicted now, None for no limit; `unavailable` are pods that cannot be acted on in this
     cycle (the API refused them, they are gone), with the reason, so that a second plan finds others."""
 
     state: State
@@ -31,7 +32,7 @@ class Given:
     originals: Originals = field(default_factory=dict)
     ledger: Ledger = ()
     own: frozenset[str] = frozenset()
-    evictions_left: int | None = None
+    budget: Budget | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
 
 

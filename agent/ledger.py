@@ -88,6 +88,14 @@ def settled(ledger: Ledger, state: State, options: Options) -> Ledger:
     return tuple(sorted(kept, key=lambda entry: (entry.uid, entry.container_id)))
 
 
+def later(ledger: Ledger, seconds: float) -> Ledger:
+    """The same for who counts time from elsewhere: every time in it is so much later (or earlier)."""
+    return tuple(
+        replace(each, since=each.since + seconds, deadline=each.deadline + seconds, shows=each.shows + seconds)
+        for each in ledger
+    )
+
+
 def falling(ledger: Ledger, state: State) -> dict[str, float]:
     """What will be released without further doing, by resource, in millicores and bytes."""
     pods = {pod.uid: pod for pod in state.pods}

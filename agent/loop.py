@@ -20,7 +20,7 @@ from agent.analyzer import Analysis, Event, Memory, analyze
 from agent.audit import Audit, AuditError
 from agent.executor import Executor, Report
 from agent.gaps import Given
-from agent.ledger import InFlight, Ledger, booked, settled
+from agent.ledger import InFlight, Ledger, booked, later, settled
 from agent.metrics import Metrics
 from agent.model import Policies, SchedulingStep, State, Step
 from agent.options import Options
@@ -35,6 +35,8 @@ LEDGER_KEPT = "ledger"
 TIME_KEPT = "time"
 INTERRUPTED_INTERVALS = 3.0
 """After so many intervals without a cycle, samples before and after are not "in a row"."""
+JUMP_S = 5.0
+"""By so much the wall clock differs from the other one only if somebody set it, or the machine slept."""
 FRESH_S = 1.0
 """A reading younger than this is not made again before a step: a rate over less tells nothing."""
 
@@ -110,6 +112,7 @@ class Agent:
         self._clocks = clocks
         self._tell = tell
         self._ended = clocks.monotonic()
+        self._looked: tuple[float, float] | None = None
         self._verdicts: dict[str, str] = {}
         self._kept: dict[str, object] = {}
         self._memory = Memory()
@@ -158,6 +161,7 @@ class Agent:
     async def cycle(self) -> Cycle:
         """Look, judge, plan, act, remember."""
         began, now = self._clocks.monotonic(), self._clocks.wall()
+        self._follow(now, began)
         number = self.last.number + 1
         in_force = await self._policies.refresh()
         state = await self._collector.collect(now)
@@ -176,38 +180,50 @@ class Agent:
         self.seconds_of(self.last.seconds)
         return self.last
 
+    def _follow(self, now: float, monotonic: float) -> None:
+        """What is waited for goes along with a wall clock that was set since the last cycle: nothing that is in flight
+        is over for that, and nothing lasts longer."""
+        if self._looked is not None:
+            jump = now - self._looked[0] - (monotonic - self._looked[1])
+            if abs(jump) > JUMP_S:
+                log.warning("the clock of this machine was set by %+.0f s; what is waited for goes along", jump)
+                self._ledger, self._memory = later(self._ledger, jump), self._memory.later(jump)
+        self._looked = now, monotonic
+
     async def _decide(self, cycle: Cycle, *, unsure: bool) -> Cycle:
         """`unsure` is whether more policies may hold than are known to. Raises AuditError."""
         originals = await asyncio.to_thread(self._audit.originals)
         analysis = analyze(cycle.state, cycle.policies, self._memory, originals=originals, options=self._options)
         if unsure:
             analysis = _with_nothing_undone(analysis, self._memory)
-        ledger = settled(self._ledger, cycle.state, self._options)
+        self._ledger = settled(self._ledger, cycle.state, self._options)
         given = Given(
             state=cycle.state,
             metrics=self._metrics,
             options=self._options,
             originals=originals,
-            ledger=ledger,
+            ledger=self._ledger,
             own=self.surroundings.own,
+            budget=await self._executor.budget(),
         )
         first = plan(analysis, given)
         report = await self._carry_out(first, given, cycle)
-        reports, ledger = [report], booked(ledger, report.booked, cycle.time, self._options)
+        reports = [report]
         if report.unavailable:
             # The API refused a pod, or it had gone: others take its place in this cycle, not in the next.
-            instead = replace(given, ledger=ledger, unavailable=report.unavailable)
+            budget = await self._executor.budget()
+            instead = replace(given, ledger=self._ledger, unavailable=report.unavailable, budget=budget)
             second = _without_scheduling(plan(analysis, instead))
             if second.steps:
-                more = await self._carry_out(second, instead, cycle)
-                reports.append(more)
-                ledger = booked(ledger, more.booked, cycle.time, self._options)
-        self._memory, self._ledger = analysis.memory, ledger
+                reports.append(await self._carry_out(second, instead, cycle))
+        self._memory = analysis.memory
         await self._keep(cycle.time)
         await self._tell_changes(analysis)
         return replace(cycle, plan=first, reports=tuple(reports))
 
     async def _carry_out(self, made: Plan, given: Given, cycle: Cycle) -> Report:
+        """What became of it is booked at once: whatever fails in this cycle after that, nobody is evicted twice for the
+        same load."""
         fresh, read_at = given, self._clocks.monotonic()
 
         async def needed(step: Step, done: Sequence[Step]) -> str:
@@ -217,7 +233,10 @@ class Agent:
                 read_at = self._clocks.monotonic()
             return still_needed(step, made, fresh, done)
 
-        return await self._executor.run(made, state=given.state, cycle=cycle.number, needed=needed)
+        report = await self._executor.run(made, state=given.state, cycle=cycle.number, needed=needed)
+        self._ledger = booked(self._ledger, report.booked, cycle.time, self._options)
+        self.failures += report.fault
+        return report
 
     async def _keep(self, now: float) -> None:
         """Write down what changed. Raises AuditError."""

@@ -142,7 +142,7 @@ class Stages:
         lag = max(self._given.metrics[name].lag_seconds for name in task.marks if name in self._given.metrics)
         for pod in self._ordered(task.kind, metric, task.wanted):
             planned = _lagging(self._planned(task.kind, metric, pod, task.wanted[pod.key], room=None), lag)
-            why = _refusal(task.kind, planned) or self._recent(task.kind, pod) or self._used_up(task)
+            why = _refusal(task.kind, planned) or self._recent(task.kind, pod) or self._too_many(task, planned)
             task.look(_Looked(pod, metric, planned, why))
         self._take(task, reason)
         acted = f"{explanation.VERBS[task.kind]} all that may be, {len(task.chosen)} of {len(task.looked)} pods"
@@ -187,7 +187,7 @@ class Stages:
             elif task.gaps[metric.name] <= CLOSED:
                 looked = replace(looked, why="the gap is closed without it")
             else:
-                why = _refusal(task.kind, looked.planned) or self._futile(looked) or self._used_up(task)
+                why = _refusal(task.kind, looked.planned) or self._futile(looked) or self._too_many(task, planned)
                 looked = replace(looked, why=why)
             task.look(looked)
             if not looked.why:
@@ -220,12 +220,13 @@ class Stages:
             return ""
         return "" if looked.planned.released.get(looked.metric.resource, 0.0) > CLOSED else "it would release nothing"
 
-    def _used_up(self, task: _Task) -> str:
-        """Why no further pod may be evicted."""
-        left = self._given.evictions_left
-        if task.kind != "evict" or left is None or len(task.taken) < left:
+    def _too_many(self, task: _Task, planned: Planned) -> str:
+        """Why evicting this pod too would be more than the node may do now."""
+        if self._given.budget is None:
             return ""
-        return "the evictions that are allowed now are used up"
+        chosen = tuple(step for each in task.chosen for step in each.planned.steps if isinstance(step, EvictStep))
+        asked = (step for step in planned.steps if isinstance(step, EvictStep))
+        return next(filter(None, (self._given.budget.refusal(chosen, step) for step in asked)), "")
 
     def _credit(self, task: _Task, looked: _Looked, sign: float) -> None:
         """Takes a pod's release off every gap of what it releases."""

@@ -78,7 +78,7 @@ class AgentMetrics:
         yield counter("agent_deeds", "What was done to pods and to the node, and what became of it.", rows)
         text = "Containers that have a CPU quota of the agent's."
         yield gauge("agent_quotas_held", text, [({}, float(self.held))])
-        trouble = float(bool(cycle.trouble or any(report.trouble for report in cycle.reports)))
+        trouble = float(bool(cycle.trouble or any(each.trouble and not each.fault for each in cycle.reports)))
         text = "1 while the audit cannot be written, and so nothing is done."
         yield gauge("agent_audit_trouble", text, [({}, trouble)])
 

@@ -8,11 +8,12 @@ planned against what is measured.
 """
 
 from agent.executor.claim import Claim
-from agent.executor.cluster import Cluster, Limits
+from agent.executor.cluster import Cluster
 from agent.executor.executor import Executor, Needed, OnExit, Permissions
 from agent.executor.groups import Groups, KubeletGroups
 from agent.executor.quotas import PutBack, Quotas
 from agent.executor.report import Fate, Report, Result, Stance
+from agent.limits import Limits
 
 __all__ = [
     "Claim",

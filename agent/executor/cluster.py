@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from agent.audit import Eviction as PastEviction
 from agent.executor.control import Controls
 from agent.executor.report import Fate
 from agent.model import CRITICAL_PRIORITY, SCHEDULING_CONDITION, SCHEDULING_TAINT, EvictStep, SchedulingStep
@@ -38,6 +36,8 @@ PATIENCE_S = 3.0
 """For whatever quotas have to wait for."""
 SILENT_FOR_S = 60.0
 """After an Event that could not be written: a plan has many, and none of them is worth waiting for a dead server."""
+TOLD_AGAIN_AFTER_S = 600.0
+"""What goes on cycle after cycle is told of a pod this often."""
 AGAIN_AFTER_S = 30.0
 """How long a pod that a budget protected is left alone, where the API does not say."""
 
@@ -49,36 +49,6 @@ FATES = {
     Outcome.REFUSED: Fate.FAILED,
     Outcome.UNANSWERED: Fate.UNANSWERED,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How many evictions this node may do within `window` seconds: in all, of one namespace's pods, and of pods that
-    one controller owns (a ReplicaSet that loses two replicas at once may lose its service)."""
-
-    window: float = 600.0
-    node: int = 6
-    namespace: int = 3
-    owner: int = 1
-
-    def refusal(self, past: tuple[PastEviction, ...], step: EvictStep) -> str:
-        """Why this pod may not be evicted now, after those of the last `window` seconds; "" if it may. Pure."""
-        namespace = step.pod.partition("/")[0]
-        of_namespace = [each for each in past if each.namespace == namespace]
-        of_owner = [each for each in of_namespace if step.owner and each.owner == step.owner]
-        counts = [
-            (len(past), self.node, "this node"),
-            (len(of_namespace), self.namespace, f"the namespace {namespace}"),
-            (len(of_owner), self.owner, f"{step.owner} in {namespace}"),
-        ]
-        return next(
-            (
-                f"{whose} had {count} evictions in the last {self.window:.0f} s, which is the most it may have"
-                for count, most, whose in counts
-                if count >= most
-            ),
-            "",
-        )
 
 
 class Cluster:
@@ -106,6 +76,7 @@ class Cluster:
         self._not_before: dict[str, float] = {}
         self._reporter = Reporter(component=COMPONENT, host=node)
         self._silent_since: float | None = None
+        self._told_at: dict[tuple[str, str], float] = {}
 
     # --- evictions ---------------------------------------------------------------------------------------------------
 
@@ -183,6 +154,15 @@ class Cluster:
             self._silent_since = now
         else:
             self._silent_since = None
+
+    async def tell_seldom(self, about: About, *, reason: str, message: str, warning: bool = True) -> None:
+        """The same of what is done to a pod again and again: one Event of each reason in TOLD_AGAIN_AFTER_S."""
+        now = self._clock()
+        lately = {each: at for each, at in self._told_at.items() if 0.0 <= now - at < TOLD_AGAIN_AFTER_S}
+        if (about.uid, reason) not in lately:
+            lately[about.uid, reason] = now
+            await self.tell(about, reason=reason, message=message, warning=warning)
+        self._told_at = lately
 
 
 def _objection(pod: Pod, step: EvictStep) -> tuple[Fate, str] | None:

@@ -21,13 +21,14 @@ from typing import ParamSpec, TypeVar
 from agent.audit import Audit, AuditError, Deed, Outcome
 from agent.cgroups import CgroupError, Quota
 from agent.executor.claim import Claim
-from agent.executor.cluster import Cluster, Limits
+from agent.executor.cluster import Cluster
 from agent.executor.control import Control, Enforcement
 from agent.executor.effects import measured, used_by
 from agent.executor.groups import Groups
 from agent.executor.quotas import PutBack, Quotas, as_json
 from agent.executor.report import Fate, Report, Result, Stance
 from agent.executor.rivals import process_names, rivals
+from agent.limits import Budget, Limits
 from agent.model import EvictStep, PodStep, QuotaStep, ReclaimStep, SchedulingStep, State, Step
 from agent.plan import Plan
 from watcher.kube import About, KubeUnreachable
@@ -151,6 +152,12 @@ class Executor:
             return plan.steps
         return (undone, *plan.steps) if plan.scheduling_disabled in (None, undone.disable) else plan.steps
 
+    async def budget(self) -> Budget:
+        """What this node may evict now, by its own limits. Raises AuditError."""
+        limits = self._means.limits
+        since = self._means.clock() - limits.window
+        return Budget(limits, await _in_thread(self._means.audit.evictions, since=since))
+
     async def tainted(self) -> bool:
         """Whether the node may have a taint of the agent's. Raises AuditError."""
         return bool(await _in_thread(self._means.audit.kept, TAINTED_KEPT, bool))
@@ -251,6 +258,9 @@ class _Run:
     needed: Needed
     just_tainted: bool = False
     results: list[Result] = field(default_factory=list)
+    acting: Result | None = None
+    """What is known of a step that is being carried out, from when it may have been done: whatever fails after that,
+    it is counted on."""
 
     @property
     def why(self) -> str:
@@ -261,17 +271,32 @@ class _Run:
         return self.situation.stance
 
     async def carry_out(self, steps: Sequence[Step]) -> Report:
-        trouble = ""
+        """All that can be, with what became of each: also of those before a failure that nobody thought of."""
+        trouble, fault = "", False
         try:
             if self.stance is Stance.RESTORE_ALL:
                 await self.put_everything_back()
             for step in steps:
+                self.acting = None
                 self.results.append(await self._one(step))
         except AuditError as error:
+            self._count_on_acting()
             trouble = _told(error)
             log.error("nothing more is done in this cycle: %s", trouble)
-        await self._tell_node()
-        return Report(self.stance, self.why, tuple(self.results), trouble)
+        except Exception as error:
+            self._count_on_acting()
+            trouble, fault = f"a fault of the agent's own: {error!r}", True
+            log.exception("nothing more is done in this cycle")
+        try:
+            await self._tell_node()
+        except Exception:  # what was done is to be counted on, told or not
+            log.exception("the Event of all evictions is not written")
+        return Report(self.stance, self.why, tuple(self.results), trouble, fault)
+
+    def _count_on_acting(self) -> None:
+        if self.acting is not None:
+            self.results.append(self.acting)
+            self.acting = None
 
     async def put_everything_back(self) -> tuple[PutBack, ...]:
         """Quotas, and the taint if there is one of ours. Raises AuditError."""
@@ -294,7 +319,7 @@ class _Run:
         if isinstance(step, EvictStep):
             return await self._evict(step)
         if isinstance(step, ReclaimStep):
-            return await _in_thread(self._reclaim, step)
+            return await self._page_cache(step)
         return await self._quota(step)
 
     def _forbidden(self, step: Step) -> str:
@@ -333,11 +358,19 @@ class _Run:
             after=as_json(Quota(step.after, step.period)),
         )
         changed = await _in_thread(self.means.quotas.carry_out, step, deed)
+        self.acting = changed.result
         if changed.first or changed.last:
             reason = "CpuThrottled" if changed.first else "CpuRestored"
             message = f"{step.container}: {changed.result.text} ({step.reason})"
             await self._tell_pod(step, reason=reason, message=message, warning=changed.first)
         return changed.result
+
+    async def _page_cache(self, step: ReclaimStep) -> Result:
+        result = await _in_thread(self._reclaim, step)
+        if result.fate is Fate.DONE and self.means.cluster is not None and not self.situation.away:
+            about, message = About("Pod", step.pod, step.uid), f"page cache taken, {result.text}: {step.reason}"
+            await self.means.cluster.tell_seldom(about, reason="PageCacheReclaimed", message=message)
+        return result
 
     def _reclaim(self, step: ReclaimStep) -> Result:
         audit, clock = self.means.audit, self.means.clock
@@ -378,14 +411,11 @@ class _Run:
             return Result(step, Fate.NOT_ALLOWED, why)
         deed = self._deed(step, owner=step.owner, after={"graceSeconds": step.grace_seconds})
         begun = await _in_thread(audit.begin, deed)
+        self.acting = Result(step, Fate.UNANSWERED, "it may have been asked for", begun.id)
         fate, text = await cluster.evict(step)
-        result = Result(step, fate, text, begun.id)
+        result = self.acting = Result(step, fate, text, begun.id)
         outcome = OUTCOMES.get(fate, Outcome.FAILED)
-        try:
-            await _in_thread(audit.finish, begun, outcome, now=self.means.clock(), message=text)
-        except AuditError:
-            self.results.append(result)  # it is done, and must be counted on
-            raise
+        await _in_thread(audit.finish, begun, outcome, now=self.means.clock(), message=text)
         if fate is Fate.DONE:
             message = f"evicted from {cluster.node}: {step.reason}"
             await self._tell_pod(step, reason="Evicted", message=message, warning=True)

@@ -68,12 +68,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Of one plan. `why` says where the stance comes from; `trouble` is what kept the rest from being carried out."""
+    """Of one plan. `why` says where the stance comes from; `trouble` is what kept the rest from being carried out, and
+    `fault` whether that was a mistake in the agent itself."""
 
     stance: Stance
     why: str = ""
     results: tuple[Result, ...] = ()
     trouble: str = ""
+    fault: bool = False
 
     @property
     def booked(self) -> tuple[Step, ...]:

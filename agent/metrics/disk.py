@@ -1,5 +1,6 @@
 """disk_*: rates and utilization of the node's disks, one series a disk (label diskName). Which pod reads and writes how
-much is not known here, so they are not quantified, and a rule on one of them acts on all of its pods."""
+much is not known here, so they are not quantified, and a rule on one of them acts on all of its pods. There is no
+disk_write_utilization: /proc/diskstats has one time in which a disk was busy, with whatever."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ NAMES = (
     "disk_read_iops",
     "disk_write_iops",
     "disk_read_utilization",
-    "disk_write_utilization",
     "disk_total_utilization",
 )
 

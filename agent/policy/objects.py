@@ -38,6 +38,8 @@ _RULE_NAME = re.compile(r"[a-z0-9](?:[-_a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 """Underscores too: Crane's own examples name rules by their metrics, although its webhook refuses that."""
 _DNS_1035 = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _PRIORITY = re.compile(r"\s*(-?\d{1,10})\s*(?:-\s*(-?\d{1,10})\s*)?", re.ASCII)
+_NOT_MEASURED = {"disk_write_utilization": "The kernel tells of reading and writing together: disk_total_utilization."}
+"""Metrics that Crane's documents name and that cannot be had, with what to name in their place."""
 _PERCENTAGE = re.compile(r"\d{1,10}(?:\.\d{1,10})?", re.ASCII)
 
 
@@ -297,7 +299,8 @@ def read_metric_rule(
         if not rule.name:
             complaints.problem("is missing")
         elif rule.name not in metrics:
-            complaints.problem(f"there is no metric {shown(rule.name)}", near(rule.name, metrics))
+            cure = _NOT_MEASURED.get(rule.name) or near(rule.name, metrics)
+            complaints.problem(f"there is no metric {shown(rule.name)}", cure)
     selector = model.LabelSelector()
     if rule.selector is not None:
         with complaints.at("selector"):

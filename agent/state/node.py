@@ -40,7 +40,6 @@ DISK = (
     "disk_read_utilization",
     "disk_total_utilization",
 )
-DISK_WRITE_UTILIZATION = "disk_write_utilization"
 NETWORK = (
     "network_receive_kibps",
     "network_sent_kibps",
@@ -141,8 +140,6 @@ class Node:
             look.readings.add(name, float(value), look.now)
 
     def _read_disks(self, look: _Look) -> None:
-        why = "the kernel does not tell writing from reading there: disk_total_utilization is of both"
-        look.readings.miss(why, DISK_WRITE_UTILIZATION)
         disks: Mapping[str, proc.Disk] = self._understood("diskstats", proc.disks)
         before, elapsed = self._before_now("diskstats", disks, look)
         why = "no disk has been in use"

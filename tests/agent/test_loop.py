@@ -58,6 +58,8 @@ class World:
     monotonic: float = 0.0
     told: list[Event] = field(default_factory=list)
     enforce: bool = True
+    tick: float = 0.0
+    """How much the monotonic clock goes on each time it is looked at."""
 
     def __post_init__(self) -> None:
         self.collector = Scripted(self.node)
@@ -81,7 +83,7 @@ class World:
             metrics=METRICS,
             options=OPTIONS,
             surroundings=Surroundings("node-1"),
-            clocks=Clocks(lambda: self.node.now, lambda: self.monotonic),
+            clocks=Clocks(lambda: self.node.now, self.passed),
             interval=10.0,
             tell=tell,
         )
@@ -95,6 +97,10 @@ class World:
             await test(agent)
 
         self.node.acting(inside, enforce=self.enforce)
+
+    def passed(self) -> float:
+        self.monotonic += self.tick
+        return self.monotonic
 
     async def cycle(self, agent: Agent, used: float | None, *, seconds: float = 10.0) -> None:
         self.collector.used = used
@@ -254,6 +260,22 @@ def test_preview_changes_nothing_and_says_what_it_would_do(world: World):
     world.run(test)
 
 
+def test_preview_has_no_more_evictions_than_the_limits_of_the_node_allow(world: World):
+    """One of an owner's pods, by default."""
+    for number, pod in world.node.pods.items():
+        world.node.pods[number] = replace(pod, owner="ReplicaSet/web")
+    evicting(world)
+    world.enforce = False
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 9000.0)
+        results = agent.explanation()["results"]
+        assert ["shop/p0"] == [each["step"]["pod"] for each in results if each["step"]["kind"] == "evict"]
+        assert "ReplicaSet/web in shop may have 1 evictions" in str(agent.explanation()["plan"]["stages"])
+
+    world.run(test)
+
+
 def test_a_rule_that_begins_or_ceases_to_want_something_is_told_once(world: World):
     world.put(a_rule(), coolDownSeconds=1)
 
@@ -317,6 +339,13 @@ def test_a_file_that_cannot_be_written_keeps_the_agent_from_acting(world: World)
     world.node.audit = world.node.open_audit()
 
 
+def evicting(world: World) -> None:
+    """Policies that evict BestEffort pods while the node uses more than 4 cores."""
+    allowed = an_object("PodQOS", "be", allowedActions=["evict"], scopeSelector=BEST_EFFORT)
+    rule = a_rule(actionName="evict")
+    write(world.policies, all=text_of(node_qos(rule), an_object("AvoidanceAction", "evict", eviction={}), allowed))
+
+
 def test_a_pod_that_may_not_go_is_replaced_by_another_in_the_same_cycle(tmp_path: Path):
     """The one that would be first has a disruption budget."""
     with FakeKube() as server:
@@ -327,9 +356,7 @@ def test_a_pod_that_may_not_go_is_replaced_by_another_in_the_same_cycle(tmp_path
         covered = {"selector": {"matchLabels": {"app": "x"}}}
         server.put(BUDGETS, "shop/b", spec=covered, status={"disruptionsAllowed": 0})
         world = World(node, tmp_path / "policies")
-        allowed = an_object("PodQOS", "be", allowedActions=["evict"], scopeSelector=BEST_EFFORT)
-        rule = a_rule(actionName="evict")
-        write(world.policies, all=text_of(node_qos(rule), an_object("AvoidanceAction", "evict", eviction={}), allowed))
+        evicting(world)
 
         async def test(agent: Agent) -> None:
             await world.cycle(agent, 4500.0)
@@ -339,6 +366,116 @@ def test_a_pod_that_may_not_go_is_replaced_by_another_in_the_same_cycle(tmp_path
 
         world.run(test)
         node.close()
+
+
+def test_a_fault_in_the_middle_of_a_plan_loses_nothing_of_what_was_done(tmp_path: Path):
+    """Two pods are to go; after the first one the node cannot be read again. In the next cycle it still counts."""
+
+    class Failing(Scripted):
+        async def collect(self, now: float) -> State:
+            if self.looks == 3:
+                self.looks += 1
+                raise RuntimeError("a fault of ours")
+            return await super().collect(now)
+
+    with FakeKube() as server:
+        node = with_api(tmp_path / "node", server)
+        node.add(0, 1, 2, qos=QosClass.BEST_EFFORT)
+        world = World(node, tmp_path / "policies")
+        evicting(world)
+        world.collector = Failing(node)
+
+        async def test(agent: Agent) -> None:
+            world.tick = 2.0  # usage is read again before every step
+            await world.cycle(agent, 5500.0)
+            assert "RuntimeError" in agent.explanation()["trouble"]
+            assert 1 == agent.failures
+            (gone,) = agent.explanation()["in_flight"]
+            assert ("evict", "shop/p0") == (gone["kind"], gone["pod"])
+            await world.cycle(agent, 4500.0)
+            assert ["shop/p0"] == [each["pod"] for each in agent.explanation()["in_flight"]]
+
+        world.run(test)
+        node.close()
+
+
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
+def test_a_clock_that_is_set_neither_ends_nor_prolongs_what_is_in_flight(tmp_path: Path, jump: float):
+    """A pod that was asked to go counts for as long as it may take, and nobody goes in its place."""
+    with FakeKube() as server:
+        node = with_api(tmp_path / "node", server)
+        node.add(0, 1, 2, qos=QosClass.BEST_EFFORT)
+        world = World(node, tmp_path / "policies")
+        evicting(world)
+
+        async def test(agent: Agent) -> None:
+            def going() -> list[tuple[str, float]]:
+                return [(each["pod"], each["deadline"] - node.now) for each in agent.explanation()["in_flight"]]
+
+            await world.cycle(agent, 4500.0)
+            assert [("shop/p0", 50.0)] == going()  # its grace period, 30 s, and less what has passed
+            node.now += jump
+            await world.cycle(agent, 4500.0)
+            assert [("shop/p0", 40.0)] == going()
+
+        world.run(test)
+        node.close()
+
+
+@pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
+def test_a_clock_that_is_set_neither_ends_nor_prolongs_a_cool_down(world: World, jump: float):
+    world.put(a_rule(), coolDownSeconds=25)
+    world.collector.throttled = False
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4050.0)
+        world.node.now += jump
+        for owed in (1, 1, 0):
+            await world.cycle(agent, 1000.0)
+            assert owed == len(world.node.audit.originals())
+
+    world.run(test)
+
+
+def test_a_monotonic_clock_that_stands_still_or_leaps_ends_no_cycle(world: World):
+    world.put(a_rule(), coolDownSeconds=1)
+
+    async def test(agent: Agent) -> None:
+        for leap in (-10.0, 3600.0, 0.0):
+            await world.cycle(agent, 4050.0)
+            world.monotonic += leap
+        assert (3, "") == (agent.last.number, agent.last.trouble)
+        assert 1 == len(world.node.audit.originals())
+
+    world.run(test)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["the pod", "the container"])
+def test_a_control_group_that_vanishes_between_plan_and_write_is_replaced_by_another(world: World, whole: bool):
+    class Ending(Scripted):
+        async def collect(self, now: float) -> State:
+            state = await super().collect(now)
+            if self.looks == 1:
+                world.node.cgroups.remove(world.node.cgroups.pod_path("uid-0") if whole else world.node.path(0))
+                del world.node.pods[0]
+            return state
+
+    world.put(a_rule())
+    world.collector = Ending(world.node)
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4050.0)
+        fates = [
+            (each["step"]["pod"], each["fate"]) for each in agent.explanation()["results"] if "pod" in each["step"]
+        ]
+        assert [("shop/p0", "gone"), ("shop/p1", "done")] == fates
+        assert {"c1"} == set(world.node.audit.originals())
+        assert "90000 100000" == world.node.quota(1)
+
+    world.run(test)
 
 
 def test_a_cycle_that_fails_is_counted_and_the_next_one_comes(world: World):

@@ -12,6 +12,7 @@ import pytest
 from agent.analyzer import Demand, Memory, analyze
 from agent.gaps import Given
 from agent.ledger import booked, settled
+from agent.limits import Budget, Eviction, Limits
 from agent.metrics import Metrics
 from agent.metrics.attributes import Metric, Planned, eviction
 from agent.model import (
@@ -127,12 +128,21 @@ def test_pods_that_release_nothing_or_nobody_knows_what_are_named_and_spared():
 
 def test_no_more_than_are_allowed_now():
     pods = [pod(name, 0.1) for name in "abcde"]
-    made = evictions(pods, {CPU: 1000.0}, {CPU: 9000.0}, evictions_left=2)
+    made = evictions(pods, {CPU: 1000.0}, {CPU: 9000.0}, budget=Budget(Limits(node=2, namespace=9)))
     assert ["a", "b"] == gone(made)
-    assert "used up" in why(made)["c"]
+    assert "this node may have 2 evictions in 600 s, and has them" == why(made)["c"]
     blind = {"window_cpu_avg_5m": 50.0}
-    assert ["a", "b"] == gone(evictions(pods, blind, {}, evictions_left=2))
-    assert [] == gone(evictions(pods, blind, {}, evictions_left=0))
+    past = (Eviction(0.0, "shop", ""),)
+    assert ["a"] == gone(evictions(pods, blind, {}, budget=Budget(Limits(node=2), past)))
+    assert [] == gone(evictions(pods, blind, {}, budget=Budget(Limits(node=1), past)))
+
+
+def test_whom_a_limit_keeps_is_passed_over_for_the_next_one():
+    """As whom a disruption budget protects."""
+    pods = [pod(name, 0.5, owner="ReplicaSet/web") for name in "ab"] + [pod("c", 0.4, owner="Job/batch")]
+    made = evictions(pods, {CPU: 8300.0}, {CPU: 9000.0}, budget=Budget(Limits()))
+    assert ["a", "c"] == gone(made)
+    assert "ReplicaSet/web in default may have 1 evictions in 600 s, and has them" == why(made)["b"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from agent.analyzer import Demand, Wanted
 from agent.gaps import Given
 from agent.ledger import booked, falling
+from agent.limits import Budget, Limits
 from agent.metrics import Metrics
 from agent.model import ContainerState, CpuThrottle, EvictStep, Original, PodState, QosClass, QuotaStep, State
 from agent.options import Options, Order
@@ -244,7 +245,7 @@ def test_each_pod_gets_at_most_one_kind_of_step_of_a_stage(scene):
 @given(scenes(), st.integers(0, 3))
 def test_no_more_evictions_than_allowed(scene, allowed):
     demand, given_ = scene
-    limited = Given(given_.state, given_.metrics, given_.options, evictions_left=allowed)
+    limited = Given(given_.state, given_.metrics, given_.options, budget=Budget(Limits(node=allowed)))
     assert len(evicted(plan(analysis(demand), limited))) <= allowed
 
 

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from agent.audit import Deed, Outcome
 from agent.executor import Claim, Executor, Fate, OnExit, Report, Stance
-from agent.model import SCHEDULING_CONDITION, SCHEDULING_TAINT, PodState, SchedulingStep, State, Step
+from agent.model import SCHEDULING_CONDITION, SCHEDULING_TAINT, PodState, ReclaimStep, SchedulingStep, State, Step
 from agent.plan import Plan
 from tests.agent.executor.node import (
     CONTROL,
@@ -26,7 +26,7 @@ from tests.agent.executor.node import (
     throttle,
     with_api,
 )
-from tests.fakes.kube import CONFIG_MAPS, NODES, PODS, Asked, FakeKube
+from tests.fakes.kube import CONFIG_MAPS, EVENTS, NODES, PODS, Asked, FakeKube
 from tests.fakes.kube_rules import status_object
 
 AWAY = SchedulingStep(disable=True, reason="cpu is short")
@@ -360,6 +360,22 @@ def test_a_server_that_hangs_holds_quotas_up_for_as_long_as_our_patience_lasts(n
     server.delay = 0.0
     assert "cannot be read: " in report.why
     assert [Fate.DONE, Fate.FAILED] == fates(report)
+
+
+def test_page_cache_that_is_taken_again_and_again_is_told_now_and_then(node: FakeNode, server: FakeKube):
+    node.add(0)
+    step = ReclaimStep("shop/p0", "uid-0", 1 << 20, "memory_total_usage", reason="memory is short")
+
+    async def act(executor: Executor) -> None:
+        for seconds in (10.0, 10.0, 600.0, 10.0):
+            report = await executor.run(Plan(node.now, (step,)), state=node.state(), cycle=1, needed=always)
+            assert [Fate.DONE] == fates(report)
+            node.now += seconds
+
+    node.acting(act)
+    assert [("Pod", "p0", "PageCacheReclaimed")] * 2 == events(server)
+    told = server.content(EVENTS, sorted(server.names(EVENTS))[0])
+    assert ("page cache taken, 0 bytes less: memory is short", "Warning") == (told["message"], told["type"])
 
 
 def test_events_that_cannot_be_written_are_given_up_for_a_while(node: FakeNode, server: FakeKube):

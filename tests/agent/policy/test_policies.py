@@ -235,6 +235,11 @@ def test_the_policies_that_we_ship_are_right():
     ("rule", "path", "words"),
     [
         (a_rule(metricRule={"name": "cpu_total_usge", "value": 1}), "metricRule.name", "Did you mean cpu_total_usage?"),
+        (
+            a_rule(metricRule={"name": "disk_write_utilization", "value": 70}),
+            "metricRule.name",
+            "The kernel tells of reading and writing together: disk_total_utilization.",
+        ),
         (a_rule(metricRule={"name": "cpu_total_usage", "value": "0"}), "metricRule.value", "above 0"),
         (a_rule(metricRule={"name": "cpu_total_usage", "value": "-1"}), "metricRule.value", "above 0"),
         (a_rule(metricRule={"name": "cpu_total_usage", "value": "much"}), "metricRule.value", "no quantity"),

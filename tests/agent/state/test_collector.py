@@ -83,7 +83,7 @@ def of_containers(state: State, metric: str) -> dict[tuple[str, str], float]:
 
 def test_every_metric_is_there_or_says_why_it_is_not(node: FakeNode):
     state = node.collect()
-    assert state.metrics.keys() | state.missing.keys() == OF_NODE | OF_PODS | {"disk_write_utilization"}
+    assert state.metrics.keys() | state.missing.keys() == OF_NODE | OF_PODS
     assert not state.metrics.keys() & state.missing.keys()
     assert state.time == node.time
     assert all(series.time == node.time for each in state.metrics.values() for series in each)
