@@ -8,11 +8,13 @@ PYTEST_ARGS ?=
 # Packages of the first rank that are there; an argument mypy does not find would be an error.
 TYPED := $(wildcard watcher scorers agent migrations tests benchmarks scripts/real-parts scripts/real-kube scripts/soak)
 
+RULE := deploy/components/prometheusrule/prometheusrule.yaml
+
 # A test that is parallel with others of its module would start that module's Prometheus once per core: hence loadscope.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak kube real-parts clean
+.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak alerts kube real-parts clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +54,10 @@ bench: $(VENV)/.installed-dev real-parts ## run every benchmarks/bench_*.py; ARG
 
 soak: $(VENV)/.installed-dev real-parts ## 20 minutes of the service and a Prometheus that break; ARGS="--minutes 5"
 	$(BIN)/python scripts/soak $(ARGS)
+
+alerts: ## put deploy/alerts.yaml, once changed, into the manifest for the Prometheus operator
+	sed -i '/^  groups:$$/,$$d' $(RULE)
+	sed -n '/^groups:$$/,$$ { s/^./  &/; p }' deploy/alerts.yaml >> $(RULE)
 
 kube: $(VENV)/.installed-dev real-parts ## build a real Kubernetes control plane once, and run the tests that need one
 	@$(BIN)/python scripts/real-kube

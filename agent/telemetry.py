@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
@@ -76,6 +77,9 @@ class AgentMetrics:
         yield gauge("agent_gap", text, [*_gaps(stages, "before"), *_gaps(stages, "after")])
         rows = [({"kind": kind, "outcome": outcome}, float(n)) for (kind, outcome), n in sorted(self.totals.items())]
         yield counter("agent_deeds", "What was done to pods and to the node, and what became of it.", rows)
+        fates = Counter((each.step.kind, each.fate.value) for report in cycle.reports for each in report.results)
+        rows = [({"kind": kind, "fate": fate}, float(n)) for (kind, fate), n in sorted(fates.items())]
+        yield gauge("agent_steps", "Steps of the last cycle's plan, by what became of them.", rows)
         text = "Containers that have a CPU quota of the agent's."
         yield gauge("agent_quotas_held", text, [({}, float(self.held))])
         trouble = float(bool(cycle.trouble or any(each.trouble and not each.fault for each in cycle.reports)))

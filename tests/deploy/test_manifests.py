@@ -62,11 +62,12 @@ PUBLISHING = {"config": {"koordinator": {"publish": True}}}
 FROM_CLUSTER = {"default": {"plugins": [{"name": "LoadAwareScheduling", "args": {"nodeMetricSource": "cluster"}}]}}
 SECRET = {"existingSecret": "load-watcher"}
 MONITORED = {"serviceMonitor": {"enabled": True}}
+ALERTING = {"prometheusRule": {"enabled": True}}
 # Of Kubernetes; the oldest that the schemas' package and the fields that we use go back to, and the newest.
 VERSIONS = ("1.27.0", "1.37.0")
 NODE_METRIC = "slo.koordinator.sh/v1alpha1/nodemetrics"
 WRITING = ("get", "list", "watch", "create", "update", "patch", "delete")
-UNPUBLISHED = {"ServiceMonitor", "PodMonitor"}  # no schemas of them are in that package
+UNPUBLISHED = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}  # no schemas of them are in that package
 
 
 @pytest.fixture(scope="module", params=sorted(SAME))
@@ -105,6 +106,7 @@ CHARTS: dict[str, dict[str, Any]] = {
     "everything": {
         **SECRET,
         **MONITORED,
+        "prometheusRule": {"enabled": True, "labels": {"a": "b"}, "runbooks": "https://git.example.com/load-watcher/"},
         "image": {"repository": "registry.example.com/load-watcher", "tag": "1.2.3", "pullPolicy": "Always"},
         "imagePullSecrets": [{"name": "pull"}],
         "replicaCount": 3,
@@ -263,12 +265,13 @@ def test_the_chart_and_the_manifests_agree(overlay: tuple[str, list[Manifest]]) 
     [
         ("secret", SECRET),
         ("servicemonitor", MONITORED),
+        ("prometheusrule", ALERTING),
         ("pods", {"rbac": {"pods": True}}),
         ("extender-bind", {"scheduler": {"enabled": True, "profiles": BINDING}}),
         ("nodemetrics", {"scheduler": {"enabled": True}, "rbac": {"nodeMetrics": True}}),
         ("koordinator", PUBLISHING),
     ],
-    ids=["secret", "servicemonitor", "pods", "extender-bind", "nodemetrics", "koordinator"],
+    ids=["secret", "servicemonitor", "prometheusrule", "pods", "extender-bind", "nodemetrics", "koordinator"],
 )
 def test_the_chart_and_the_components_agree(tmp_path: Path, component: str, values: dict[str, Any]) -> None:
     """What can be added to an overlay adds what the value of the chart does."""
@@ -289,6 +292,21 @@ def test_the_chart_and_the_components_agree(tmp_path: Path, component: str, valu
     if component == "koordinator":
         expected["ConfigMap load-watcher"]["data"]["koordinator"] = {"publish": True}
     assert expected == by_name(charted(values))
+
+
+def test_the_alerts_of_the_chart_can_lead_to_where_people_read() -> None:
+    """Every runbook, and nothing else of the rules, is changed."""
+    runbooks = "https://git.example.com/load-watcher/"
+    (rules,) = (each["spec"] for each in charted(ALERTING) if each["kind"] == "PrometheusRule")
+    (led,) = (
+        each["spec"]
+        for each in charted({"prometheusRule": {"enabled": True, "runbooks": runbooks}})
+        if each["kind"] == "PrometheusRule"
+    )
+    assert yaml.safe_load((DEPLOY / "alerts.yaml").read_text()) == rules
+    for rule in (rule for group in rules["groups"] for rule in group["rules"]):
+        rule["annotations"]["runbook_url"] = f"{runbooks}{rule['annotations']['runbook_url']}"
+    assert rules == led
 
 
 def test_a_release_of_any_name_fits_together() -> None:

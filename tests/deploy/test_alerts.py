@@ -1,0 +1,75 @@
+"""The alerts: what promtool thinks of them, what they say of faults, and where they send whoever is woken by them.
+
+That every metric in them is exposed is in test_monitoring.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.real.parts import REPOSITORY, run_program
+
+RULES = REPOSITORY / "deploy" / "alerts.yaml"
+UNIT_TESTS = Path(__file__).with_name("alerts_test.yaml")
+GROUPS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"]
+ALERTS: dict[str, dict[str, Any]] = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
+
+
+def anchors(page: Path) -> list[str]:
+    """What a link to a heading of the page ends with, as GitHub and GitLab make it."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+@pytest.mark.real
+def test_promtool_accepts_the_rules() -> None:
+    checked = run_program("promtool", "check", "rules", RULES)
+    assert 0 == checked.returncode, checked.stdout
+    assert f"{len(ALERTS)} rules found" in checked.stdout
+
+
+@pytest.mark.real
+def test_each_alert_fires_for_its_fault_and_for_nothing_else() -> None:
+    """By Prometheus' own evaluation, a moment before and after; nothing fires while all is well."""
+    tried = run_program("promtool", "test", "rules", UNIT_TESTS)
+    assert 0 == tried.returncode, tried.stdout
+
+
+def test_there_is_a_fault_for_each_alert() -> None:
+    text = UNIT_TESTS.read_text()
+    assert [] == [name for name in ALERTS if f'alertname="{name}"' not in text and f"alertname: {name}" not in text]
+
+
+def test_no_two_alerts_have_one_name() -> None:
+    counted = Counter(rule["alert"] for group in GROUPS for rule in group["rules"])
+    assert {1} == set(counted.values())
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_says_what_it_is_about_and_where_to_read_on(name: str) -> None:
+    """The page that it points to has a section of its name."""
+    rule = ALERTS[name]
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert {"summary", "description", "runbook_url"} == rule["annotations"].keys()
+    assert all(text == text.strip() and text for text in rule["annotations"].values())
+    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    assert anchor == name.lower()
+    assert anchor in anchors(REPOSITORY / page)
+
+
+def test_no_section_is_about_an_alert_that_is_gone() -> None:
+    sections = re.findall(r"^### (\S+)$", (REPOSITORY / "docs" / "alerts.md").read_text(), flags=re.MULTILINE)
+    assert sections == list(ALERTS)  # in the order of the rules, too
+
+
+def test_the_links_of_the_page_lead_somewhere() -> None:
+    page = REPOSITORY / "docs" / "alerts.md"
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        assert not anchor or anchor in anchors(page.with_name(path)), target
