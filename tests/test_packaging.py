@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tomllib
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,15 @@ def test_nothing_large_was_committed_by_accident():
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True).stdout.decode()
     sizes = {name: path.stat().st_size for name in listed.split("\0") if (path := REPOSITORY / name).is_file()}
     assert not {name: size for name, size in sizes.items() if size > 1_000_000}
+
+
+def test_the_dashboard_s_files_of_others_are_as_published(wheel):
+    """The table beside them has each with its checksum, and they are in the wheel with the rest of the dashboard."""
+    web = REPOSITORY / "watcher" / "web"
+    told = dict(
+        re.findall(r"^\| `(\S+)` \|.*\| `([0-9a-f]{64})` \|$", (web / "vendor/README.md").read_text(), re.MULTILINE)
+    )
+    files = {path.name: sha256(path.read_bytes()).hexdigest() for path in (web / "vendor").iterdir()}
+    del files["README.md"]
+    assert told == files
+    assert {f"watcher/web/{path.relative_to(web)}" for path in web.rglob("*") if path.is_file()} <= wheel.keys()

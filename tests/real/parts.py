@@ -39,9 +39,13 @@ PROGRAMS = {
     "initdb": ("INITDB_BIN", ("initdb",)),
     "wrk": ("WRK_BIN", ("wrk",)),
     "linux.uml": ("LINUX_UML_BIN", ("linux.uml",)),
+    "chromium": (
+        "CHROMIUM_HEADLESS_SHELL_BIN",
+        ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"),
+    ),
 }
-# Debian keeps PostgreSQL's servers beside PATH, one directory a version.
-BESIDE_PATH = "usr/lib/postgresql/*/bin"
+# Debian keeps PostgreSQL's servers beside PATH, one directory a version, and what its script for Chromium starts.
+BESIDE_PATH = ("usr/lib/chromium", "usr/lib/postgresql/*/bin")
 
 # Below the range that the kernel hands out to outgoing connections, so that no client of ours takes the port between
 # our finding it free and the server's binding it.
@@ -57,17 +61,22 @@ def find_program(program: str) -> Path:
     if named := os.environ.get(variable):
         return Path(named)
     for name in names:
-        for directory in (UNPACKED / "usr" / "bin", *sorted(UNPACKED.glob(BESIDE_PATH), reverse=True)):
+        for directory in (*_beside_path(UNPACKED), UNPACKED / "usr" / "bin"):
             if (directory / name).exists():
                 return directory / name
         if on_path := shutil.which(name):
             return Path(on_path)
-        if installed := sorted(Path("/").glob(f"{BESIDE_PATH}/{name}"), reverse=True):
-            return installed[0]
+        if installed := [path for path in _beside_path(Path("/")) if (path / name).exists()]:
+            return installed[0] / name
     reason = f"{program} is neither in {UNPACKED} nor on PATH nor named by {variable}: run make real-parts"
     if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def _beside_path(root: Path) -> list[Path]:
+    """Directories of programs, the newest version of each first."""
+    return [found for pattern in BESIDE_PATH for found in sorted(root.glob(pattern), reverse=True)]
 
 
 def find_node_package(package: str) -> Path:
@@ -101,8 +110,10 @@ def _find(pattern: str) -> Path:
 
 
 def program_environment() -> dict[str, str]:
-    """The environment in which unpacked programs find the libraries unpacked beside them (wrk needs LuaJIT's)."""
-    libraries = [str(path) for path in sorted((UNPACKED / "usr" / "lib").glob("*-linux-gnu*"))]
+    """The environment in which unpacked programs find the libraries unpacked beside them (wrk needs LuaJIT's, Chromium
+    among others those of PulseAudio, which has a directory of its own)."""
+    found = (path for each in ("*-linux-gnu*", "*-linux-gnu*/pulseaudio") for path in (UNPACKED / "usr/lib").glob(each))
+    libraries = [str(path) for path in sorted(found)]
     inherited = [value] if (value := os.environ.get("LD_LIBRARY_PATH")) else []
     return {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries + inherited)}
 

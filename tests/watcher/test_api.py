@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -405,6 +406,8 @@ PATHS = [
     "/api/v1/columns",
     "/api/v1/history?host=node-1",
     "/api/v1/findings",
+    "/api/v1/overview",
+    "/web/app.js",
     "/healthz",
     "/readyz",
     "/api/v1/samples",
@@ -674,17 +677,64 @@ def test_samples_are_read_like_everything_else():
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def test_the_status_page_may_run_its_own_script_and_nothing_else(live):
-    """Its policy names the script and the style by their hashes, so nothing that gets into the page can run."""
+def test_the_dashboard_may_run_its_own_files_and_nothing_else(live):
+    """No script or style in the page itself is let run, and all that it names is served here."""
     answer = live.ask("/")
-    policy = answer.headers["Content-Security-Policy"]
+    policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
 
     assert "text/html; charset=utf-8" == answer.headers["Content-Type"]
-    assert policy.startswith("default-src 'none'; script-src 'sha256-")
-    assert "unsafe" not in policy
+    assert ("'none'", "'self'", "'self'") == (policy["default-src"], policy["script-src"], policy["connect-src"])
     assert b"http://" not in answer.body.replace(b"http://www.w3.org/2000/svg", b"")
     assert b"https://" not in answer.body
     assert 304 == live.ask("/", headers={"If-None-Match": answer.headers["ETag"]}).status
+    named = re.findall(rb'(?:href|src)="(web/[^"]+)"', answer.body)
+    assert b"web/app.js" in named
+    for file in named:
+        found = live.ask(f"/{file.decode()}")
+        assert 200 == found.status, file
+        assert answer.headers["Content-Security-Policy"] == found.headers["Content-Security-Policy"]
+        assert found.headers["Content-Type"].startswith("text/css" if file.endswith(b".css") else "text/javascript")
+
+
+@pytest.mark.parametrize("file", ["app.jsx", "..%2F__init__.py", "vendor", "vendor/..%2Fapp.js", "vendor/uPlot.js"])
+def test_no_other_file_is_served(live, file):
+    """They are looked up by name among those that there are; nothing is read from a path."""
+    answer = live.ask(f"/web/{file}")
+    assert (404, "not_found") == (answer.status, answer.json()["error"]["code"])
+
+
+def test_the_files_of_the_dashboard_need_no_token():
+    """They tell nothing; what they ask for does."""
+    with Live(protection=Protection("secret", protect_reads=True)) as live:
+        assert [200, 200, 401] == [live.ask(path).status for path in ("/", "/web/app.js", "/api/v1/overview")]
+
+
+# --- the state of it all ---------------------------------------------------------------------------------------------
+
+
+def test_the_overview_has_the_state_and_who_is_left_out():
+    """Those in quarantine and those that went missing at once, which the list of nodes has not."""
+    service = FakeService(
+        published=publish(snapshot_of(small_fleet(), quarantined=["bad"], lost={"gone": END - 300.0}))
+    )
+    with Live(service) as live:
+        body = live.ask("/api/v1/overview").json()
+
+    assert ("partial_outage", ["bad"]) == (body["status"], body["quarantined"])
+    assert [{"name": "gone", "sampled": END - 300.0}] == body["lost"]
+    assert ["5m", "10m", "15m"] == body["windows"]
+    assert ("15m", 60.0, 300.0, False) == tuple(
+        body[key] for key in ("default_window", "interval_s", "max_staleness_s", "scheduler")
+    )
+
+
+def test_the_overview_is_there_when_nothing_else_is():
+    """With the reason why."""
+    with Live(FakeService(published=None, provider_health=ProviderHealth(False, "no route", 1.0))) as live:
+        answer = live.ask("/api/v1/overview")
+
+    assert (200, "no_metrics") == (answer.status, answer.json()["status"])
+    assert "no route" in answer.json()["error"]["hint"]
 
 
 def test_findings_are_what_the_service_found():

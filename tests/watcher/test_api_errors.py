@@ -271,8 +271,8 @@ def test_errors_of_handlers_have_the_one_shape(error, status, code):
 
 # --- tokens ----------------------------------------------------------------------------------------------------------
 
-ALL = ["/", "/watcher", "/watcher/node-1", "/watcher/health", "/api/v1/columns", "/api/v1/history?host=node-1"]
-ALL += ["/api/v1/findings", "/metrics", "/openapi.json"]
+ALL = ["/watcher", "/watcher/node-1", "/watcher/health", "/api/v1/columns", "/api/v1/history?host=node-1"]
+ALL += ["/api/v1/overview", "/api/v1/findings", "/metrics", "/openapi.json"]
 
 
 @pytest.fixture(scope="module")

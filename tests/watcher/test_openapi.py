@@ -73,6 +73,7 @@ def test_every_path_is_described(document):
         "/api/v1/nodemetrics/{host}",
         "/api/v1/history",
         "/api/v1/findings",
+        "/api/v1/overview",
         "/api/v1/samples",
         "/healthz",
         "/readyz",
@@ -139,6 +140,7 @@ LIVE = [
     ("/api/v1/history", "/api/v1/history?host=node-1"),
     ("/api/v1/history", "/api/v1/history?host=node-1&shape=rows"),
     ("/api/v1/findings", "/api/v1/findings"),
+    ("/api/v1/overview", "/api/v1/overview"),
     ("/healthz", "/healthz"),
     ("/readyz", "/readyz"),
     ("/openapi.json", "/openapi.json"),
@@ -184,7 +186,7 @@ def test_errors_that_any_path_may_have_are_described(document):
     """Without a token, in no coding that we have: the default of every operation."""
     with Live(service(), protection=Protection("secret", protect_reads=True)) as live:
         authorized = {"Authorization": "Bearer secret"}
-        for path in ("/watcher", "/metrics", "/", "/openapi.json"):
+        for path in ("/watcher", "/metrics", "/api/v1/overview", "/openapi.json"):
             assert [] == errors(document, path, live.ask(path))
         refused = live.ask("/watcher", headers={**authorized, "Accept-Encoding": "br, identity;q=0"})
         assert [406, []] == [refused.status, errors(document, "/watcher", refused)]

@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from functools import partial
 from math import isfinite
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from watcher.api import openapi, operations
+from watcher.api import dashboard, openapi, operations
 from watcher.api.negotiation import choose
 from watcher.api.node_metrics import Reported
 from watcher.api.operations import MSGPACK, AliveDocument, HealthDocument, ProviderState, ReadyDocument, SnapshotState
@@ -61,12 +60,12 @@ from watcher.api.responses import (
     accepted,
     coded,
     compressed,
+    constant,
     encoding_for,
     etag_of,
     has_it,
     json_response,
     not_modified,
-    page_of,
     plain_encoding_for,
     sent,
 )
@@ -86,7 +85,7 @@ WORKERS = 2  # threads that encode what is not ready; the tick and the provider 
 KEPT_BYTES = 64 << 20  # of encoded columns
 DEFAULT_STEP_S = 60
 HOUR_S = 3600
-WEB = Path(__file__).parents[1] / "web"
+SCHEDULER = "/scheduler/plugins"
 _WATCHER = operations.WATCHER.query_names
 _WATCHER_HOST = operations.WATCHER_HOST.query_names
 _COLUMNS = operations.COLUMNS.query_names
@@ -152,12 +151,13 @@ def make_app(
     """The application that serves `service`, and the `routes` that other packages add."""
     workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="api")
     api = Api(service, telemetry=telemetry, workers=workers, private=settings.protect_reads)
-    table = [*api.routes(), *routes]
+    table = [dashboard.page_route(), *api.routes(), *routes]
+    api.scheduler = any(route.path == SCHEDULER for route in table)
     protected = settings.protect_reads
-    described = openapi.document([*table, _describing(api.page)], version=version, protected=protected)
+    described = openapi.document([*table, _describing(api.overview)], version=version, protected=protected)
     body = Constant.of(msgspec.json.encode(described), JSON)
     table.append(_describing(partial(api.constant, body=body)))
-    router = Router(table, protection=settings, meter=telemetry)
+    router = Router([*table, *dashboard.file_routes()], protection=settings, meter=telemetry)
     app = application(router)
 
     @asynccontextmanager
@@ -183,7 +183,8 @@ class Api:
         self._pods_kept = ("", Kept(KEPT_BYTES))  # bodies of what is published under that tag
         self._reported: Reported | None = None
         self._reports = 0
-        self._page = page_of(WEB / "index.html")
+        self.scheduler = False
+        """Whether the routes of others have scheduling plug-ins among them."""
 
     # --- the load of nodes -------------------------------------------------------------------------------------------
 
@@ -531,21 +532,24 @@ class Api:
         headers = {hdrs.CONTENT_TYPE: EXPOSITION, hdrs.VARY: hdrs.ACCEPT_ENCODING, hdrs.CACHE_CONTROL: "no-store"}
         return sent(body, coded(headers, encoding))
 
-    async def page(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """The status page."""
-        return await self.constant(request, captured, body=self._page)
+    async def overview(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """The state of the service, whatever it is."""
+        query_values(request.rel_url.raw_query_string, known=())
+        state, problem = _ready_state(self._service), None
+        try:
+            refuse_remnant(self._check_ready().published)
+            state.status = "ready"
+        except ApiError as error:
+            problem = error.detail
+        return json_response(dashboard.overview(self._service, state, problem, scheduler=self.scheduler))
 
     async def constant(self, request: web.Request, captured: Sequence[str], *, body: Constant) -> web.Response:
         """A body that does not change."""
-        headers = CIMultiDict({**body.headers, hdrs.ETAG: body.etag, hdrs.CACHE_CONTROL: "no-cache"})
-        if has_it(request, body.etag):
-            return not_modified(headers)
-        return web.Response(body=body.body, headers=headers)
+        return constant(request, body)
 
     def routes(self) -> list[Route]:
         """All paths of the watcher but /openapi.json, which describes them."""
         return [
-            Route("/", "page", self.page, operations.PAGE),
             Route("/watcher", "watcher", self.watcher, operations.WATCHER),
             Route("/watcher/health", "provider_health", self.provider_health, operations.PROVIDER_HEALTH),
             Route("/watcher/{host}", "watcher_host", self.watcher_host, operations.WATCHER_HOST),
@@ -555,6 +559,7 @@ class Api:
             Route("/api/v1/nodemetrics/{host}", "node_metric", self.node_metric, operations.NODE_METRIC),
             Route("/api/v1/history", "history", self.history, operations.HISTORY),
             Route("/api/v1/findings", "findings", self.findings, operations.FINDINGS),
+            Route("/api/v1/overview", "overview", self.overview, operations.OVERVIEW),
             Route("/api/v1/samples", "samples", self.samples, operations.SAMPLES),
             Route("/healthz", "healthz", self.healthz, operations.HEALTHZ, access=Access.OPEN),
             Route("/readyz", "readyz", self.readyz, operations.READYZ, access=Access.OPEN),

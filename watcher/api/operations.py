@@ -78,6 +78,33 @@ class NotReadyDocument(ReadyDocument, kw_only=True):
     error: ErrorDetail
 
 
+class LostNode(msgspec.Struct):
+    """A node that vanished with many others in a partial outage, and the unix time of its last sample."""
+
+    name: str
+    sampled: float
+
+
+class OverviewDocument(msgspec.Struct):
+    """Body of /api/v1/overview. `status` is ready, or the code of the `error` that /readyz answers; `quarantined` are
+    nodes whose metrics are left out because they cannot be right; `scheduler` says whether there are scheduling
+    plug-ins."""
+
+    version: str
+    time: float
+    status: str
+    error: ErrorDetail | None
+    provider: ProviderState
+    windows: list[str]
+    default_window: str
+    interval_s: float
+    max_staleness_s: float
+    snapshot: SnapshotState | None
+    quarantined: list[str]
+    lost: list[LostNode]
+    scheduler: bool
+
+
 MSGPACK = "application/msgpack"
 WINDOW = Parameter(
     "window", "the window, one of refresh.windows; 15m by default. Nodes without it fall back to shorter ones"
@@ -219,5 +246,15 @@ METRICS = Operation(
     "Node windows and the service's own health for Prometheus",
     {200: Answer("Prometheus' text format", media_type="text/plain")},
 )
-PAGE = Operation("The status page", {200: Answer("HTML", media_type="text/html"), 304: _NOT_MODIFIED})
+OVERVIEW = Operation(
+    "The state of the service, and the nodes that are left out",
+    {200: Answer("whatever it is", OverviewDocument)},
+    description="What the dashboard asks first. Probes ask /readyz, whose status says the same.",
+)
+PAGE = Operation("The dashboard", {200: Answer("HTML", media_type="text/html"), 304: _NOT_MODIFIED})
+PAGE_FILE = Operation(
+    "A file of the dashboard",
+    {200: Answer("JavaScript or CSS", media_type="*/*"), 304: _NOT_MODIFIED},
+    (Parameter("file", "its name", place="path"),),
+)
 OPENAPI = Operation("This document", {200: Answer("an OpenAPI 3.1 document", dict[str, Any]), 304: _NOT_MODIFIED})

@@ -85,9 +85,14 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
         self.extra = dict(extra or {})
 
+    @property
+    def detail(self) -> ErrorDetail:
+        """What its body says."""
+        return ErrorDetail(self.code, self.message, self.hint)
+
     def response(self) -> web.Response:
         """As it goes to the client. Errors are not to be cached: the next tick may cure them."""
-        document: object = ErrorDocument(ErrorDetail(self.code, self.message, self.hint))
+        document: object = ErrorDocument(self.detail)
         if self.extra:
             document = {**msgspec.to_builtins(document), **self.extra}
         headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store", **self.headers}

@@ -1,0 +1,92 @@
+"""A real Chromium without a window, and what is to be asked of every page in it."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.real.parts import find_node_package, find_program, program_environment
+from tests.waiting import PATIENCE_SECONDS
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the driver of browsers comes with the extra dev")
+MILLISECONDS = PATIENCE_SECONDS * 1000
+REFUSED = re.compile(r"Failed to load resource: (the server responded with a status of|net::ERR_)")
+
+
+class Tab:
+    """A page in a browser, and whatever went wrong in it."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.wrong: list[str] = []
+        page.set_default_timeout(MILLISECONDS)
+        page.on("console", self._said)
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+
+    def _said(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.wrong.append(message.text)
+
+    def open(self, url: str, *, shows: str) -> "Tab":
+        """Go to an address, and wait until the page has this text."""
+        self.page.goto("about:blank")  # so that an address that differs by its # alone is loaded too
+        self.page.goto(url)
+        return self.wait_for(shows)
+
+    def wait_for(self, text: str) -> "Tab":
+        """Until the page has this text where it can be seen."""
+        self.page.get_by_text(text).filter(visible=True).first.wait_for()
+        return self
+
+    def ask_now(self) -> None:
+        """Let the page ask the service now, as when somebody comes back to it, and not in a few seconds."""
+        self.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+    def press(self, *keys: str) -> None:
+        """Keys, one after the other."""
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def cells(self, caption: str) -> list[list[str]]:
+        """The rows of a table, by its caption."""
+        script = """(table) => [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.innerText))"""
+        found: list[list[str]] = self.page.get_by_role("table", name=caption).evaluate(script)
+        return found
+
+    def unfit(self) -> list[str]:
+        """What of the page as it is now cannot be used by everybody, by axe's rules of WCAG 2.2 AA and its advice."""
+        if not self.page.evaluate("'axe' in window"):
+            self.page.evaluate((find_node_package("axe-core") / "axe.min.js").read_text() + "; undefined")
+        found = self.page.evaluate("axe.run().then((result) => result.violations)")
+        return [f"{each['id']}: {[node['html'] for node in each['nodes']]}" for each in found]
+
+    def errors(self) -> list[str]:
+        """What went wrong but for answers that were refused, which the page is there to tell about."""
+        return [each for each in self.wrong if not REFUSED.match(each)]
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """The browser; skipped, or failed, where it is missing."""
+    program = str(find_program("chromium"))
+    with playwright.sync_playwright() as driver:
+        # Without a sandbox: tests run as root in containers, and visit nothing but our own pages.
+        browser = driver.chromium.launch(executable_path=program, env=program_environment(), args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def tab(browser: Any, *, dark: bool = False, width: int = 1280) -> Iterator[Tab]:
+    """A page of its own, without what others have stored."""
+    context = browser.new_context(
+        color_scheme="dark" if dark else "light", viewport={"width": width, "height": 900}, reduced_motion="reduce"
+    )
+    try:
+        yield Tab(context.new_page())
+    finally:
+        context.close()

@@ -1,0 +1,219 @@
+"""The dashboard in a real browser: what it shows is what the API says, everybody can use it, and faults show."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fakes.service import FakeService, Live, Protection
+from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
+from tests.real.browser import Tab, chromium, tab
+from tests.test_demo import Demo, node_with
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.real]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One for all."""
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """A simulated cluster, with scheduling plug-ins, that is ready."""
+    with Demo(tmp_path_factory.mktemp("demo")) as running:
+        running.wait_for_status(200, "/readyz")
+        yield running
+
+
+@pytest.fixture
+def light(browser: Any) -> Iterator[Tab]:
+    with tab(browser) as opened:
+        yield opened
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} %"
+
+
+def url(live: Live) -> str:
+    return f"http://127.0.0.1:{live.port}/"
+
+
+# --- over the simulated cluster --------------------------------------------------------------------------------------
+
+
+def test_the_fleet_is_what_the_api_says(demo: Demo, light: Tab) -> None:
+    """Each node with its load, in a table that says the same as the cells; and that nothing of it is real."""
+    light.open(f"{demo.url}/#/fleet?as=table&sort=name", shows="nothing here is real")
+
+    def agree() -> bool:
+        light.ask_now()
+        before = demo.get("/api/v1/columns?type=CPU&type=Memory").body
+        rows = {row[0]: row[2:] for row in light.cells("Nodes")}
+        document = demo.get("/api/v1/columns?type=CPU&type=Memory").json()
+        if before != demo.get("/api/v1/columns?type=CPU&type=Memory").body or not rows:
+            return False
+        expected: dict[str, list[str]] = {}
+        for row, node in enumerate(document["nodes"]):
+            values = [
+                next((each["values"][row] for each in document["columns"] if each["type"] == kind
+                      and each["operator"] == operator and each["values"][row] is not None), None)
+                for kind in ("CPU", "Memory") for operator in ("AVG", "STD")
+            ]  # fmt: skip
+            expected[node] = [percent(value) for value in values]
+        return all(rows.get(node, [])[:4] == values for node, values in expected.items())
+
+    wait_for(agree, what="the table to say what the API says")
+    assert not light.wrong
+
+
+def test_nodes_in_quarantine_are_there_and_say_so(demo: Demo, light: Tab) -> None:
+    """They are in no list of the API; a silent node says for how long."""
+    frozen = node_with(demo, "has an exporter that freezes")
+    light.open(f"{demo.url}/#/fleet?as=table", shows=frozen)
+
+    def told() -> bool:
+        light.ask_now()
+        states = {row[0]: row[1] for row in light.cells("Nodes")}
+        overview = demo.get("/api/v1/overview").json()
+        return states[frozen] == ("quarantined" if frozen in overview["quarantined"] else "fresh")
+
+    wait_for(told, what=f"the state of {frozen}")
+    assert len(light.cells("Nodes")) == 24
+
+
+def test_the_cells_can_be_walked_through_and_read_aloud(demo: Demo, light: Tab) -> None:
+    """Arrow keys go from node to node, the active one is told to screen readers, and Enter opens it."""
+    light.open(f"{demo.url}/#/fleet?sort=name", shows="24")
+    cells = light.page.get_by_role("listbox", name="Nodes as cells")
+    cells.focus()
+    active = cells.get_by_role("option")
+    names = sorted(demo.get("/scheduler/default/nodes").json()["nodes"])
+    assert active.inner_text().startswith(f"{names[0]}, ")
+    light.press("ArrowRight", "ArrowRight", "ArrowLeft")
+    assert active.inner_text().startswith(f"{names[1]}, ")
+    assert ("24", "2") == tuple(active.get_attribute(name) for name in ("aria-setsize", "aria-posinset"))
+    light.press("End")
+    assert active.inner_text().startswith(f"{names[-1]}, ")
+    light.press("Enter")
+    light.page.wait_for_url(f"**/#/node/{names[-1]}")
+
+
+VIEWS = {
+    "fleet": "Distribution of CPU",
+    "fleet?as=table&metric=memory": "Distribution of Memory",
+}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_everybody_can_use_every_view(demo: Demo, browser: Any, dark: bool) -> None:
+    """By axe's rules, in both colour schemes; nothing goes wrong on the way."""
+    with tab(browser, dark=dark) as opened:
+        for view, shows in VIEWS.items():
+            opened.open(f"{demo.url}/#/{view}", shows=shows)
+            assert [] == opened.unfit(), view
+            assert [] == opened.wrong, view
+
+
+FOCUSED = "(({ activeElement: it }) => it.getAttribute('aria-label') ?? it.id + it.textContent)(document)"
+
+
+def test_the_keyboard_reaches_everything(demo: Demo, light: Tab) -> None:
+    """Tab goes to the content, the views, the tools and the cells, each with a name."""
+    light.open(f"{demo.url}/#/fleet", shows="Distribution of CPU")
+    reached = []
+    for _ in range(40):
+        light.press("Tab")
+        reached.append(light.page.evaluate(FOCUSED))
+        if reached[-1] == "Nodes as cells":
+            break
+    assert "skip" in reached[0]
+    assert any("Fleet" in each for each in reached)
+    assert "Nodes as cells" in reached
+
+
+# --- over a service that is as a test says ---------------------------------------------------------------------------
+
+
+def test_five_thousand_nodes(browser: Any) -> None:
+    """All are there, in cells; names that are markup stay text."""
+    names = [*(f"node-{number:04d}" for number in range(4999)), "<img src=x onerror=alert(1)>"]
+    random = np.random.default_rng(7)
+    fleet = {name: {"CPU": [float(load)] * 60} for name, load in zip(names, random.uniform(1, 99, 5000), strict=True)}
+    with Live(FakeService(published=publish(snapshot_of(fleet)))) as live, tab(browser) as opened:
+        opened.open(f"{url(live)}#/fleet", shows="all fresh")
+        cells = opened.page.get_by_role("listbox", name="Nodes as cells")
+        cells.focus()
+        assert "5000" == cells.get_by_role("option").get_attribute("aria-setsize")
+        opened.page.get_by_label("Name contains").fill("<img")
+        opened.wait_for("1 of 5,000 nodes")
+        cells.focus()
+        assert cells.get_by_role("option").inner_text().startswith("<img src=x onerror=alert(1)>")
+        assert [] == opened.wrong
+
+
+def test_an_empty_service_says_why(light: Tab) -> None:
+    """And shows no picture."""
+    with Live(FakeService(published=None)) as live:
+        light.open(url(live), shows="no metrics yet")
+        light.wait_for("Nothing to show: there are no metrics yet")
+        assert [] == light.errors()
+
+
+def test_what_is_stale_stays_and_looks_old(light: Tab) -> None:
+    """With its age, and with the reason; when samples come again it is as before."""
+    service = FakeService()
+    with Live(service) as live:
+        light.open(url(live), shows="all fresh")
+        assert "old" not in (light.page.locator("main").get_attribute("class") or "")
+        service.clock += 400.0
+        light.ask_now()
+        light.wait_for("the newest sample is too old")
+        light.wait_for("is not served")
+        light.page.locator("main.old").wait_for()
+        light.wait_for("newest sample 7 min old")
+        assert light.page.get_by_text("all fresh").is_visible()
+        service.published = publish(snapshot_of(small_fleet(), end=END + 400.0), tag="t2", monotonic=1400.0)
+        light.ask_now()
+        light.page.locator("main:not(.old)").wait_for()
+        light.wait_for("ready")
+        assert [] == light.errors()
+
+
+def test_a_service_that_is_gone_leaves_the_last_picture(light: Tab) -> None:
+    """Greyed, and it says that nobody answers."""
+    with Live() as live:
+        light.open(url(live), shows="all fresh")
+    light.ask_now()
+    light.wait_for("no answer from load-watcher")
+    light.page.locator("main.old").wait_for()
+    assert light.page.get_by_text("all fresh").is_visible()
+    assert [] == light.errors()
+
+
+def test_a_partial_outage_names_the_lost(light: Tab) -> None:
+    """Who comes while it lasts sees the nodes that are missing."""
+    fleet = publish(snapshot_of(small_fleet(), lost={"gone-1": END - 60.0}))
+    with Live(FakeService(published=fleet)) as live:
+        light.open(f"{url(live)}#/fleet?as=table", shows="partial outage of the monitoring")
+        light.wait_for("went missing at once")
+        assert ["gone-1", "lost"] == [text.partition(" for")[0] for text in light.cells("Nodes")[0][:2]]
+
+
+def test_protected_reads_ask_for_the_token(light: Tab) -> None:
+    """A wrong one is told, the right one opens the page, and it is in no address."""
+    with Live(protection=Protection("secret", protect_reads=True)) as live:
+        light.open(url(live), shows="a token is needed")
+        light.page.get_by_label("This service wants a token").fill("wrong")
+        light.press("Enter")
+        light.wait_for("the last one is not valid")
+        light.page.get_by_label("This service wants a token").fill("secret")
+        light.press("Enter")
+        light.wait_for("all fresh")
+        assert "secret" not in light.page.url
+        assert [] == light.errors()

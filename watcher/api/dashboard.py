@@ -1,0 +1,108 @@
+"""The dashboard's files, and the one document that is made for it.
+
+The files are ours and tell nothing of a cluster, so anyone may have them, also where reads need a token: the page asks
+for that token, and sends it with each question. Their policy lets nothing run or load but what this service itself
+serves, and no text become a script or markup by mistake (Trusted Types).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from aiohttp import web
+
+from watcher import __version__
+from watcher.api import operations
+from watcher.api.operations import LostNode, OverviewDocument, ReadyDocument
+from watcher.api.parameters import nearest, shown
+from watcher.api.responses import Constant, constant
+from watcher.api.routing import Access, ApiError, Handler, Route
+from watcher.api.service import Service
+from watcher.model import ErrorDetail, default_window
+
+WEB = Path(__file__).parents[1] / "web"
+VENDOR = "vendor"  # files of others, as they are published
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+}
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self' data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+    )
+)
+HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+
+
+def files_of(directory: Path) -> dict[str, Constant]:
+    """The files of a directory that a browser is to have, by name."""
+    return {
+        path.name: Constant.of(path.read_bytes(), MEDIA_TYPES[path.suffix], HEADERS)
+        for path in sorted(directory.iterdir())
+        if path.suffix in MEDIA_TYPES
+    }
+
+
+def page_route() -> Route:
+    """The page itself."""
+    page = _serving(files_of(WEB), name="index.html")
+    return Route("/", "page", page, operations.PAGE, access=Access.OPEN)
+
+
+def file_routes() -> Iterator[Route]:
+    """What the page loads, which is its own business and no part of the API."""
+    own, vendor = files_of(WEB), files_of(WEB / VENDOR)
+    yield Route("/web/{file}", "page_file", _serving(own), operations.PAGE_FILE, access=Access.OPEN)
+    path = f"/web/{VENDOR}/{{file}}"
+    yield Route(path, "page_vendor_file", _serving(vendor), operations.PAGE_FILE, access=Access.OPEN)
+
+
+def _serving(files: Mapping[str, Constant], *, name: str = "") -> Handler:
+    return partial(_file, files=files, name=name)
+
+
+async def _file(
+    request: web.Request, captured: Sequence[str], *, files: Mapping[str, Constant], name: str
+) -> web.Response:
+    wanted = name or captured[0]
+    found = files.get(wanted)
+    if found is None:
+        near = nearest(wanted, list(files))
+        hint = f"did you mean {near}?" if near else "the dashboard is at /"
+        raise ApiError(404, "not_found", f"the dashboard has no file {shown(wanted)!r}", hint)
+    return constant(request, found)
+
+
+def overview(service: Service, ready: ReadyDocument, error: ErrorDetail | None, *, scheduler: bool) -> OverviewDocument:
+    """The state of the service in one document that is always there: what /readyz says, and which nodes are left out
+    of the list, and why."""
+    published = service.published
+    snapshot = None if published is None else published.snapshot
+    lost = {} if snapshot is None else snapshot.lost
+    return OverviewDocument(
+        version=__version__,
+        time=service.now(),
+        status=ready.status if error is None else error.code,
+        error=error,
+        provider=ready.provider,
+        windows=ready.windows,
+        default_window=default_window(service.windows).label,
+        interval_s=ready.interval_s,
+        max_staleness_s=ready.max_staleness_s,
+        snapshot=ready.snapshot,
+        quarantined=[] if snapshot is None else sorted(snapshot.quarantined),
+        lost=[LostNode(name, lost[name]) for name in sorted(lost)],
+        scheduler=scheduler,
+    )

@@ -1,0 +1,221 @@
+// The page: which view, how often the service is asked, and how old what is seen is.
+//
+// A view is made for an address (#/name/argument?parameters) and lives until another name or argument is asked for:
+//   { title, root, update(), refresh()?, end()? }; update() shows app.state, refresh() asks what only this view needs.
+
+import { ApiError, ask, useToken } from "./api.js";
+import { el, told } from "./dom.js";
+import { fleetView } from "./fleet.js";
+import { seconds } from "./format.js";
+import { nodesOf } from "./load.js";
+
+const EVERY_MS = 5000;
+const SIMULATED = {
+  Demo: "This is a simulated cluster: nothing here is real.",
+  Replay: "This is a recorded trace, replayed: nothing here happens now.",
+};
+// Those that are not on the first screen come when they are asked for.
+const VIEWS = {
+  fleet: { label: "Fleet", make: fleetView },
+};
+
+const byId = (id) => document.getElementById(id);
+let view = null;
+let shown = ""; // name and argument of the view
+let timer = 0;
+
+const app = {
+  state: { overview: null, overviewAt: 0, columns: null, columnsError: null, nodes: [], answered: true, why: null },
+  params: new URLSearchParams(),
+  argument: "",
+
+  /** Other parameters in the address of this view; those that are null or equal to the default go. */
+  set(changes) {
+    for (const [name, value] of Object.entries(changes)) {
+      if (value == null || value === "") app.params.delete(name);
+      else app.params.set(name, value);
+    }
+    const query = app.params.toString();
+    history.replaceState(null, "", `#/${shown}${query ? `?${query}` : ""}`);
+    if ("window" in changes) poll();
+    else view.update();
+  },
+
+  get window() {
+    return app.params.get("window") ?? app.state.overview?.default_window ?? "15m";
+  },
+};
+
+// --- addresses ---------------------------------------------------------------------------------------------------
+
+async function route() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const [name, ...rest] = path.split("/");
+  const known = Object.hasOwn(VIEWS, name) ? name : "fleet";
+  const argument = rest.map(decodeURIComponent).join("/");
+  const kept = app.params.get("window");
+  app.params = new URLSearchParams(query ?? "");
+  if (kept && !app.params.has("window")) app.params.set("window", kept);
+  app.argument = argument;
+  const next = argument ? `${known}/${rest.join("/")}` : known;
+  for (const link of byId("views").querySelectorAll("a")) {
+    if (link.dataset.view === known) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (next === shown) {
+    view.update();
+    return;
+  }
+  await show(known, next);
+}
+
+async function show(name, next) {
+  const first = shown === "";
+  shown = next;
+  const make = VIEWS[name].make ?? await VIEWS[name].load();
+  if (shown !== next) return; // somebody was quicker
+  view?.end?.();
+  view = make(app);
+  byId("main").replaceChildren(view.root);
+  document.title = `${view.title} · load-watcher`;
+  view.update();
+  if (!first) byId("main").focus();
+  poll();
+}
+
+function navigation() {
+  byId("views").replaceChildren(...Object.entries(VIEWS).filter(([, each]) => each.label).map(([name, { label }]) =>
+    el("a", { href: `#/${name}` }, label)));
+  byId("views").querySelectorAll("a").forEach((link, i) => { link.dataset.view = Object.keys(VIEWS)[i]; });
+}
+
+// --- asking ------------------------------------------------------------------------------------------------------
+
+let polling = null;
+let again = false;
+
+/** One round at a time; who asks meanwhile gets another one after it. */
+function poll() {
+  again = true;
+  polling ??= (async () => {
+    while (again) {
+      again = false;
+      clearTimeout(timer);
+      await round();
+    }
+    timer = setTimeout(() => { if (!document.hidden) poll(); }, EVERY_MS);
+    polling = null;
+  })();
+}
+
+async function round() {
+  await Promise.all([askOverview(), askColumns()]);
+  app.state.nodes = nodesOf(app.state.columns, app.state.overview);
+  showState();
+  view?.update();
+  try {
+    await view?.refresh?.();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+  }
+}
+
+async function askOverview() {
+  const { state } = app;
+  try {
+    const { body, at } = await ask("api/v1/overview");
+    Object.assign(state, { overview: body, overviewAt: at, answered: true, why: null });
+    byId("token-form").hidden = true;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    Object.assign(state, { answered: false, why: error });
+    if (error.status === 401) wantToken();
+  }
+}
+
+async function askColumns() {
+  const { state } = app;
+  const wanted = app.params.get("window");
+  try {
+    const { body } = await ask(`api/v1/columns?type=CPU&type=Memory${wanted ? `&window=${encodeURIComponent(wanted)}` : ""}`);
+    Object.assign(state, { columns: body, columnsError: null });
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    state.columnsError = error;
+    if (error.code === "no_metrics" || error.status === 400) state.columns = null;
+  }
+}
+
+function wantToken() {
+  const form = byId("token-form");
+  if (!form.hidden) return;
+  byId("token-wrong").textContent = sessionStorage.getItem("load-watcher-token") ? "the last one is not valid" : "";
+  form.hidden = false;
+}
+
+byId("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  useToken(byId("token").value);
+  byId("token").value = "";
+  byId("token-form").hidden = true;
+  poll();
+});
+
+// --- the state of it all -----------------------------------------------------------------------------------------
+
+const WORDS = {
+  ready: ["ready", "good"], warming_up: ["gathering its first windows", "warn"], no_metrics: ["no metrics yet", "warn"],
+  stale: ["the newest sample is too old", "bad"], partial_outage: ["partial outage of the monitoring", "bad"],
+};
+
+function showState() {
+  const { overview, answered, why, columnsError, columns } = app.state;
+  const [text, kind] = inWords(app.state);
+  byId("state-text").textContent = text;
+  byId("state").className = kind;
+  const simulated = SIMULATED[overview?.snapshot?.source] ?? "";
+  setBanner("simulated", simulated);
+  const error = why ?? overview?.error ?? columnsError;
+  setBanner("trouble", error && error.status !== 401 ? [error.message, error.hint].filter(Boolean).join(" – ")
+    : overview?.provider.ok === false ? `the provider does not answer: ${overview.provider.reason}` : "");
+  byId("main").classList.toggle("old", Boolean((!answered && overview) || (columnsError && columns)));
+  byId("version").textContent = overview ? `load-watcher ${overview.version}` : "";
+  showAge();
+}
+
+function inWords({ overview, answered, why }) {
+  if (!answered) return [why.status === 401 ? "a token is needed" : why.status ? "refused" : "no answer", "bad"];
+  if (overview.status === "ready" && overview.provider.ok === false) return ["ready, but its provider does not answer", "warn"];
+  return WORDS[overview.status] ?? [overview.status, "bad"];
+}
+
+function setBanner(id, text) {
+  const banner = byId(id);
+  if (banner.textContent !== text) banner.textContent = text;
+  banner.hidden = !text;
+}
+
+function showAge() {
+  const { overview, overviewAt } = app.state;
+  const snapshot = overview?.snapshot;
+  if (!snapshot) {
+    byId("age").textContent = "";
+    return;
+  }
+  const age = snapshot.age_s + (Date.now() - overviewAt) / 1000;
+  byId("age").textContent = `${snapshot.source} · newest sample ${seconds(age)} old`;
+}
+
+/** What a view shows in the place of nodes when there are none; null if there are some. */
+app.nothing = () => {
+  const { nodes, columnsError, overview } = app.state;
+  if (nodes.length) return null;
+  if (columnsError) return told(`Nothing to show: ${columnsError.message}`, columnsError.hint);
+  return overview ? told("There are no nodes yet.", "They come with the first samples.") : told("asking…");
+};
+
+setInterval(showAge, 1000);
+document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
+window.addEventListener("hashchange", route);
+navigation();
+route();

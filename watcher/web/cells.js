@@ -1,0 +1,121 @@
+// The fleet as cells: as large as they can be and still be seen at once; few of them have room for name and value.
+
+import { colour, heat } from "./theme.js";
+import { STATES } from "./load.js";
+import { NONE } from "./format.js";
+
+const GAP = 2;
+const TILE = { width: 150, height: 46 }; // a cell with text
+const SMALLEST = 9;
+const LARGEST = 40;
+
+export class Cells {
+  constructor() {
+    this.metric = "cpu";
+    this.items = [];
+  }
+
+  layout(width, items) {
+    this.items = items;
+    const room = Math.max(280, window.innerHeight * 0.55);
+    const across = Math.max(1, Math.floor(width / TILE.width));
+    if (Math.ceil(items.length / across) * TILE.height <= room) {
+      Object.assign(this, { across, width: width / across, height: TILE.height, text: true });
+    } else {
+      let side = LARGEST;
+      while (side > SMALLEST && Math.ceil(items.length / Math.floor(width / side)) * side > room) side -= 1;
+      const fit = Math.max(1, Math.floor(width / side));
+      Object.assign(this, { across: fit, width: width / fit, height: side, text: false });
+    }
+    return Math.max(1, Math.ceil(items.length / this.across)) * this.height;
+  }
+
+  paint(context, active) {
+    this.items.forEach((node, i) => this.cell(context, node, i));
+    if (active < 0) return;
+    const { x, y } = this.corner(active);
+    context.strokeStyle = colour("ink");
+    context.lineWidth = 3;
+    context.strokeRect(x + 1, y + 1, this.width - GAP - 1, this.height - GAP - 1);
+  }
+
+  corner(index) {
+    return { x: (index % this.across) * this.width, y: Math.floor(index / this.across) * this.height };
+  }
+
+  cell(context, node, index) {
+    const { x, y } = this.corner(index);
+    const width = this.width - GAP, height = this.height - GAP;
+    paintCell(context, node, this.metric, { x, y, width, height }, this.text ? height : width);
+    if (this.text) this.write(context, node, { x, y, width, height });
+  }
+
+  write(context, node, { x, y, width, height }) {
+    const load = node[this.metric];
+    context.fillStyle = load ? heat(load.mean).ink : colour("ink");
+    context.textBaseline = "top";
+    context.font = "12px system-ui, sans-serif";
+    context.fillText(node.name, x + 8, y + 6, width - 16);
+    context.font = "600 14px system-ui, sans-serif";
+    const note = { silent: ", silent", quarantined: "quarantined", lost: "lost" }[node.state] ?? "";
+    context.fillText(load ? `${load.mean.toFixed(0)} %${note}` : note || NONE, x + 8, y + height - 20, width - 16);
+  }
+
+  hit(x, y) {
+    const column = Math.floor(x / this.width);
+    const index = Math.floor(y / this.height) * this.across + column;
+    return column < this.across && index >= 0 && index < this.items.length ? index : -1;
+  }
+
+  place(index) {
+    const { x, y } = this.corner(index);
+    return { x: x + this.width / 2, y: y + this.height / 2 };
+  }
+
+  step(index, key) {
+    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.across, ArrowUp: -this.across };
+    const by = steps[key];
+    if (by == null) return null;
+    const next = index + by;
+    return next < 0 || next >= this.items.length ? index : next;
+  }
+}
+
+/** One cell. Its state shows without colour: silent is striped, quarantined crossed out, lost an empty frame; over the
+ *  right `marked` pixels of it. */
+export function paintCell(context, node, metric, box, marked = box.width) {
+  const load = node[metric];
+  context.fillStyle = load ? heat(load.mean).fill : colour("card");
+  context.fillRect(box.x, box.y, box.width, box.height);
+  if (node.state === STATES.fresh && load) return;
+  const { y, height } = box, width = Math.min(marked, box.width), x = box.x + box.width - width;
+  if (!load) {
+    context.strokeStyle = colour("quiet");
+    context.lineWidth = 1;
+    context.setLineDash(node.state === STATES.lost ? [3, 3] : []);
+    context.strokeRect(box.x + 0.5, box.y + 0.5, box.width - 1, box.height - 1);
+    context.setLineDash([]);
+  }
+  context.save();
+  context.beginPath();
+  context.rect(x, y, width, height);
+  context.clip();
+  context.strokeStyle = load ? heat(load.mean).ink : colour("quiet");
+  context.lineWidth = 1.5;
+  context.beginPath();
+  if (node.state === STATES.silent) {
+    context.globalAlpha = 0.45;
+    for (let at = -height; at < width; at += 7) {
+      context.moveTo(x + at, y + height);
+      context.lineTo(x + at + height, y);
+    }
+  } else if (node.state === STATES.quarantined) {
+    context.globalAlpha = 0.6;
+    context.moveTo(x, y);
+    context.lineTo(x + width, y + height);
+    context.moveTo(x + width, y);
+    context.lineTo(x, y + height);
+  }
+  context.stroke();
+  context.restore();
+}

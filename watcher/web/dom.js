@@ -1,0 +1,70 @@
+// Elements. Data becomes text nodes and properties, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** el("p.quiet", { id: "x", onclick, "aria-label": "…" }, children…); children are texts, elements, lists, null. */
+export function el(what, properties = {}, ...children) {
+  const [tag, ...classes] = what.split(".");
+  const made = document.createElement(tag);
+  if (classes.length) made.className = classes.join(" ");
+  for (const [name, value] of Object.entries(properties)) {
+    if (value == null) continue;
+    if (name in made && !name.startsWith("aria")) made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  made.append(...children.flat().filter((child) => child != null));
+  return made;
+}
+
+export function svg(tag, attributes = {}, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+/** A table; `columns` are [heading, class], a cell a text or an element. The first cell of a row is its heading. */
+export function table(caption, columns, rows, { empty = "none" } = {}) {
+  const head = columns.map(([text, kind]) => el("th", { className: kind ?? "", scope: "col" }, text));
+  const body = rows.map((cells) => el("tr", {}, cells.map((cell, i) => {
+    const kind = columns[i][1] ?? "";
+    return i === 0 ? el("th", { className: kind, scope: "row" }, cell) : el("td", { className: kind }, cell);
+  })));
+  if (!rows.length) body.push(el("tr", {}, el("td.quiet", { colSpan: columns.length }, empty)));
+  return el("div.scroll", { tabIndex: 0, role: "region", "aria-label": `${caption}, table` },
+    el("table", {}, el("caption.hidden-text", {}, caption), el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));
+}
+
+let ids = 0;
+
+/** One of several, as radio buttons in a row. `options` are [value, label]. */
+export function choice(legend, options, value, chosen) {
+  const name = `choice-${ids += 1}`;
+  return el("fieldset.choice", {}, el("legend", {}, legend), el("div", {}, options.map(([each, label]) =>
+    el("label", {}, el("input", { type: "radio", name, value: each, checked: each === value, onchange: () => chosen(each) }),
+      el("span", {}, label)))));
+}
+
+export function select(label, options, value, chosen) {
+  const id = `select-${ids += 1}`;
+  return el("div", {}, el("label", { htmlFor: id }, label), el("select", { id, onchange: (event) => chosen(event.target.value) },
+    options.map(([each, text]) => el("option", { value: each, selected: each === value }, text))));
+}
+
+export function field(label, properties) {
+  const id = `field-${ids += 1}`;
+  return el("div", {}, el("label", { htmlFor: id }, label), el("input", { id, ...properties }));
+}
+
+/** dt and dd of each; a value may be [large, small]. */
+export function numbers(entries) {
+  return el("dl.numbers", {}, entries.map(([name, value]) => {
+    const [large, small] = Array.isArray(value) ? value : [value, null];
+    return el("div.card", {}, el("dt", {}, name), el("dd", {}, large, small == null ? null : el("small", {}, small)));
+  }));
+}
+
+/** What is said in the place of a picture that cannot be drawn. */
+export function told(message, hint) {
+  return el("div.card", {}, el("p", {}, message), hint ? el("p.quiet", {}, hint) : null);
+}

@@ -1,0 +1,41 @@
+// Colours of pictures: those of the page, and the scale of loads, which the eye orders also without its hues.
+
+const LIGHT = [[0, "#e3eefa"], [35, "#a9cdf0"], [60, "#f6cf65"], [80, "#e27a2c"], [100, "#9c1c1c"]];
+const DARK = [[0, "#1d2b3a"], [35, "#2f5f8f"], [60, "#b98a1e"], [80, "#ee8a3c"], [100, "#ffb3a7"]];
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const whenChanged = new Set();
+
+dark.addEventListener("change", () => whenChanged.forEach((repaint) => repaint()));
+
+/** Calls `repaint` when light turns dark, or back; returns what ends that. */
+export function onThemeChange(repaint) {
+  whenChanged.add(repaint);
+  return () => whenChanged.delete(repaint);
+}
+
+/** The colour of a custom property of style.css. */
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+function channels(hex) {
+  return [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16));
+}
+
+function scale(stops) {
+  return Array.from({ length: 101 }, (_, value) => {
+    const above = Math.max(1, stops.findIndex(([at]) => at >= value));
+    const [[from, low], [to, high]] = [stops[above - 1], stops[above]];
+    const share = (value - from) / (to - from);
+    const mixed = channels(low).map((each, i) => Math.round(each + share * (channels(high)[i] - each)));
+    const bright = 0.299 * mixed[0] + 0.587 * mixed[1] + 0.114 * mixed[2] > 130;
+    return { fill: `rgb(${mixed.join(" ")})`, ink: bright ? "#11151a" : "#ffffff" };
+  });
+}
+
+const scales = { light: scale(LIGHT), dark: scale(DARK) };
+
+/** `fill` and a readable `ink` on it, of a load in percent. */
+export function heat(value) {
+  return (dark.matches ? scales.dark : scales.light)[Math.round(Math.min(100, Math.max(0, value)))];
+}
