@@ -31,6 +31,7 @@ from agent.registry import MetricRefused, installed_metrics
 from agent.serving import CannotRun, answer, listening, read_token, stop_signal
 from agent.settings import AgentSettings
 from agent.state import COLLECTED, Collector, MetricSource, NoPods, Places, PodFacts, PodSource
+from agent.state.collector import PODS
 from agent.state.informed import InformedPods
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.queries import QueryMetrics
@@ -348,11 +349,13 @@ class Pages:
     def all(self) -> list[Route]:
         """With what tells of pods."""
         explain = Operation("the last cycle, and why", {200: Answer("the plan", dict[str, Any])})
+        pods = Operation("what each pod of the node uses", {200: Answer("the pods of the last cycle", dict[str, Any])})
         audit = Operation("what was done, newest first", {200: Answer("deeds", dict[str, Any])}, _FILTERS)
         return [
             *self.public(),
             Route("/explain", "explain", self.explain, explain, access=Access.DETAIL),
             Route("/audit", "audit", self.audit, audit, access=Access.DETAIL),
+            Route("/pods", "pods", self.pods, pods, access=Access.DETAIL),
         ]
 
     async def health(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
@@ -377,6 +380,19 @@ class Pages:
     async def explain(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The last cycle."""
         return answer(self._made.agent.explanation())
+
+    async def pods(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """The pods of the last cycle, for a load-watcher that has no other source of what they use (docs/pods.md)."""
+        agent = self._made.agent
+        state = agent.last.state
+        if (missing := state.missing.get(PODS)) is not None or not agent.last.number:
+            raise ApiError(503, "no_pods", missing or "there was no cycle yet", "the agent's log says more")
+        used = [
+            {"namespace": pod.namespace, "name": pod.name, "cores": pod.cpu, "bytes": pod.memory}
+            for pod in sorted(state.pods, key=lambda pod: pod.key)
+        ]
+        node = agent.surroundings.node
+        return answer({"node": node, "time": state.time, "span_s": agent.interval, "pods": used})
 
     async def audit(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
         """Deeds, newest first."""

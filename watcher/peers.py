@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import aiohttp
 from aiohttp import hdrs
@@ -21,6 +20,7 @@ from watcher import __version__
 from watcher.bodies import read_at_most
 from watcher.handover import NotTaken
 from watcher.model import Restored
+from watcher.resolving import addresses_of
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Peers:
         self, url: URL, asking: asyncio.TaskGroup, session: aiohttp.ClientSession, read: Read, taken: list[Restored]
     ) -> None:
         try:
-            addresses = await _addresses(url)
+            addresses = await addresses_of(url)
         except (OSError, UnicodeError) as error:  # the latter for what can be no name at all
             log.info("no replica is ready at %s: the name has no address (%s)", url.host, error)
             return
@@ -93,13 +93,6 @@ class Peers:
         else:
             log.info("taking over the samples of the replica at %s", target.authority)
             taken.append(restored)
-
-
-async def _addresses(url: URL) -> Iterable[str]:
-    """All addresses of the name in a URL, in the resolver's order; OSError if there is none."""
-    assert url.host is not None
-    found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-    return dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found)
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:

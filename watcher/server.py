@@ -652,7 +652,7 @@ class Watcher:
         settings = self._as_published(replace(settings, **kept, parts=parts))
         changed = any(
             getattr(settings, table) != getattr(self.settings, table)
-            for table in ("provider", "kubernetes", "refresh", "review")
+            for table in ("provider", "kubernetes", "refresh", "review", "agents")
         )
         if changed:
             await self._replace_refresher(settings)

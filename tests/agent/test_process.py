@@ -1,5 +1,6 @@
 """The agent as its users run it: a process on a node of files, a kubelet beside it, policies in a directory."""
 
+import asyncio
 import os
 import re
 import subprocess
@@ -21,6 +22,8 @@ from tests.fakes.proc import FakeProc
 from tests.real.parts import REPOSITORY, free_port
 from tests.service import Service
 from tests.waiting import PATIENCE_SECONDS, wait_for
+from watcher.providers.agent_pods import AgentPods
+from watcher.providers.base import PodFetch, ProviderError
 
 pytestmark = pytest.mark.slow
 
@@ -248,6 +251,25 @@ def test_what_cannot_be_run_says_why(machine: Machine, arguments: list[str], wor
     assert "Traceback" not in refused.stderr
 
 
+def test_it_tells_a_watcher_what_pods_use(machine: Machine, kubelet: FakeKubelet):
+    """As the watcher asks, with the agent's token."""
+    token = machine.root / "token"
+    token.write_text("secret\n")
+
+    async def asked(address: str) -> PodFetch:
+        agents = AgentPods([address], token_file=str(token), timeout=PATIENCE_SECONDS)
+        try:
+            return await agents.fetch(time.time())
+        finally:
+            await agents.close()
+
+    with agent(machine, kubelet, token_file=token) as process:
+        fetch = wait_for(lambda: asyncio.run(asked(process.url)), what="a cycle", ignoring=(ProviderError,))
+        assert (fetch.usage.pods, fetch.usage.nodes) == ((("shop", "web"),), ("node-1",))
+        wait_for(lambda: asyncio.run(asked(process.url)).usage.cores[0] > 0.5, what="its cores to be measured")
+        assert abs(fetch.usage.time[0] - time.time()) < PATIENCE_SECONDS
+
+
 def test_a_token_keeps_strangers_from_pods_but_not_from_metrics(machine: Machine, kubelet: FakeKubelet):
     token = machine.root / "token"
     token.write_text("secret\n")
@@ -256,6 +278,7 @@ def test_a_token_keeps_strangers_from_pods_but_not_from_metrics(machine: Machine
     with agent(machine, kubelet, **more) as process:
         assert process.get("/explain").status == 401
         assert process.get("/audit").status == 401
+        assert process.get("/pods").status == 401
         assert process.get("/explain", headers={"Authorization": "Bearer secret"}).status == 200
         assert process.get("/metrics").status == 200
         assert process.session.get(f"http://127.0.0.1:{other}/healthz", timeout=PATIENCE_SECONDS).status_code == 200

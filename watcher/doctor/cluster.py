@@ -69,7 +69,7 @@ def rights(found: Settings, environ: Mapping[str, str]) -> Sequence[Right]:
         needed.append(
             Right("watch", NODES, "changes of the nodes; without it they are listed once a minute", vital=False)
         )
-    if source and found.refresh.pods != "off":
+    if source and found.refresh.pods != "off" and found.agents.urls is None:
         must = found.refresh.pods == "on"
         purpose = "what pods use" if must else "what pods use, if anybody asks (refresh.pods)"
         needed += [

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from watcher import extensions
+from watcher.providers.agent_pods import with_agents
 from watcher.providers.base import Provider, ProviderRefused
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def build(settings: Settings) -> Provider:
     work with them, or where the package that it is in does not work."""
     name = settings.provider.name
     try:
-        return _factory(name)(settings)
+        return with_agents(_factory(name)(settings), settings)
     except ValueError as error:
         raise ProviderRefused(
             f"the provider {name} cannot work with these settings: {error}",

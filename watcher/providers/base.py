@@ -163,7 +163,8 @@ async def fetch_pods(provider: Provider, now: float) -> PodFetch:
         return await provider.fetch_pods(now)
     raise NoPodUsage(
         f"{provider.source} tells nothing of pods",
-        hint="Pod usage comes from metrics-server, or from a Prometheus that scrapes the kubelets' cAdvisor.",
+        hint="Pod usage comes from metrics-server, from a Prometheus that scrapes the kubelets' cAdvisor, or from the "
+        "node agents (agents.urls).",
     )
 
 

@@ -747,6 +747,40 @@ class PeersSettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
+class AgentsSettings(Table):
+    """The node agents of the cluster (load-watcher agent). Where they are named, what pods use is asked of them and not
+    of the source (docs/pods.md)."""
+
+    urls: tuple[str, ...] | None = field(
+        default=None,
+        metadata=about(
+            values.several(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
+            "Where the agents are. A name stands for all of its addresses, as that of a headless Service does.",
+            example='["http://load-watcher-agent:2023"]',
+        ),
+    )
+    token_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "A file with the token that the agents want (agent.token_file), read anew each time.",
+            example='"/run/secrets/load-watcher/agent-token"',
+        ),
+    )
+    ca_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "Authorities (PEM) that may have signed their certificates. Not set: those of the system.",
+            example='"/etc/load-watcher/tls/ca.crt"',
+        ),
+    )
+    timeout: float = field(
+        default=3.0, metadata=about(values.duration(lowest=0.1, highest=10), "How long one agent has to answer.")
+    )
+
+
+@dataclass(frozen=True, repr=False)
 class MetricsSettings(Table):
     """What /metrics shows of the nodes. Each type, operator and window multiplies the series that Prometheus stores."""
 
@@ -846,6 +880,7 @@ TABLES: Mapping[str, type[Table]] = {
     "review": ReviewSettings,
     "store": StoreSettings,
     "peers": PeersSettings,
+    "agents": AgentsSettings,
     "metrics": MetricsSettings,
     "koordinator": KoordinatorSettings,
     "log": LogSettings,
@@ -871,6 +906,7 @@ class Settings:
     review: ReviewSettings = field(default_factory=ReviewSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     peers: PeersSettings = field(default_factory=PeersSettings)
+    agents: AgentsSettings = field(default_factory=AgentsSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     koordinator: KoordinatorSettings = field(default_factory=KoordinatorSettings)
     log: LogSettings = field(default_factory=LogSettings)
