@@ -114,7 +114,10 @@ class DecisionAnswers:
         log_now = await self._held_now()
         later = [] if at is None else await self._store.decisions_of(namespace, name, limit=1, newest=False)
         message = f"no decision about the pod {shown(f'{namespace}/{name}')!r} is known"
-        hint = f"{log_now['count']:,} decisions are; they are kept for {self._store.decisions_kept / 3600:g} h"
+        hours = self._store.decisions_kept / 3600
+        hint = (
+            f"{log_now['count']:,} decisions are, of the last {hours:g} h; another replica may have been asked about it"
+        )
         if later:
             message, hint = (
                 f"{message} from then or before",

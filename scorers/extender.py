@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 RESERVED_S = 5.0
 AT_ONCE = 50  # nodes that are told of before others have a turn; some milliseconds
-MOST_BODY = 256 << 20  # 5,000 whole nodes are 50 MB; nodeCacheCapable makes that 100 kB
+MOST_BODY = 256 << 20  # 5,000 whole nodes are 33 MB; nodeCacheCapable makes that 100 kB
 
 Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[Pod | None]]
 """Binds a pod through the Kubernetes API, and returns it if it is known. Raises whatever says why not."""

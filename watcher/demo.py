@@ -7,7 +7,7 @@ from pathlib import Path
 
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.settings import Settings
-from watcher.settings.tables import DAY, KubernetesSettings, PeersSettings, ProviderSettings
+from watcher.settings.tables import DAY, AgentsSettings, KubernetesSettings, PeersSettings, ProviderSettings
 from watcher.settings.values import write_duration
 
 PROVIDER = "demo"
@@ -34,6 +34,7 @@ def adapted(settings: Settings, *, store: Path) -> Settings:
         provider=ProviderSettings(name=PROVIDER, reason="a simulated cluster, nothing here is real"),
         kubernetes=KubernetesSettings(),
         peers=PeersSettings(),
+        agents=AgentsSettings(),
         refresh=refresh,
         store=kept,
         notices=tuple(each for each in settings.notices if not each.startswith("provider.")),

@@ -101,7 +101,10 @@ def _asking(name: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("nobody",), "no decision about the pod 'default/nobody' is known\n  2 decisions are; they are kept for 24 h"),
+        (
+            ("nobody",),
+            "no decision about the pod 'default/nobody' is known\n  2 decisions are, of the last 24 h; another",
+        ),
         (("web", "--at", "soon"), "at='soon' is not a time\n  give unix seconds, a date like"),
         (("web", "--at", "1h ago"), "from then or before\n  the first about it is of 2023-11-14T22:13:20Z"),
         (("a/b/c",), "'a/b/c' is no pod\n  ?pod=NAMESPACE/NAME"),
