@@ -38,7 +38,7 @@ from agent.qrm.roles import SEED_ROLES
 from agent.qrm.runtime import dry_run
 from agent.qrm.server import PluginServer
 from agent.qrm.telemetry import QrmMetrics
-from agent.qrm.topology import Hint, Policy, compare, merge, most_of_narrowest
+from agent.qrm.topology import ALIGNED, Hint, Policy, compare, merge, most_of_narrowest
 from benchmarks.report import Table, amount, at_most
 
 GOAL_PODS, ALLOCATE_MS, ROUND_MS, RESTORE_MS = 110, 15.0, 100.0, 50.0
@@ -200,11 +200,13 @@ def by_product(lists: Sequence[Sequence[Hint]], nodes: int) -> Hint | None:
 def merges(shapes: Sequence[tuple[int, int]]) -> Table:
     """NUMA nodes and resources, of which each has a hint for each set of nodes."""
     found = Table(
-        "Merge of hints, every set of nodes offered", ["nodes, resources", "combinations", "merge", "product", "times"]
+        "Merge of hints, every set of nodes offered",
+        ["nodes, resources", "combinations", "numeric", "others", "product", "times"],
     )
     for nodes, resources in shapes:
         lists = [every_set(nodes)] * resources
-        given = [{f"resource-{number}": hints for number, hints in enumerate(lists)}]
+        given = [dict(zip((*ALIGNED, *map(str, range(resources))), lists, strict=False))]
+        numeric = _repeated(partial(merge, Policy.NUMERIC, range(nodes), given), 5).median
         ours = _repeated(partial(merge, Policy.RESTRICTED, range(nodes), given), 5).median
         count = len(lists[0]) ** resources
         theirs = None
@@ -215,6 +217,7 @@ def merges(shapes: Sequence[tuple[int, int]]) -> Table:
         found.add(
             f"{nodes}, {resources}",
             f"{count:,}" if count < 10**9 else f"{count:.0e}",
+            amount(numeric, "ms"),
             amount(ours, "ms"),
             amount(theirs, "ms"),
             amount(None if theirs is None else theirs / ours, "×"),

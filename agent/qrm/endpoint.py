@@ -78,9 +78,15 @@ class Endpoint:
         self._same("Allocate", request, answer)
         return infos_from_message(answer.allocation_result) if answer.HasField("allocation_result") else None
 
-    async def pre_start(self, request: pb.PreStartContainerRequest) -> None:
-        """Raises PluginFailed."""
-        await self._call("PreStartContainer", request, seconds=PRE_START_S)
+    async def pre_start(self, request: ResourceRequest) -> None:
+        """Tell it that the container is created next. Raises PluginFailed."""
+        message = pb.PreStartContainerRequest(
+            pod_uid=request.pod_uid,
+            pod_namespace=request.pod_namespace,
+            pod_name=request.pod_name,
+            container_name=request.container_name,
+        )
+        await self._call("PreStartContainer", message, seconds=PRE_START_S)
 
     async def remove_pod(self, pod_uid: str) -> None:
         """Raises PluginFailed."""

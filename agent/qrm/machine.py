@@ -52,7 +52,7 @@ class Machine:
         """CPUs by NUMA node."""
         return self._grouped(lambda cpu: cpu.numa)
 
-    @property
+    @cached_property
     def cpus_per_core(self) -> int:
         """Of the core that has most: hyperthreads may be offline one by one."""
         return max(map(len, self.cores.values()), default=1)

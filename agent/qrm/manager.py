@@ -11,10 +11,11 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from agent.qrm.allocation import AllocationInfo, Allocations
+from agent.qrm.allocation import CPUSET_CPUS, AllocationInfo, Allocations
 from agent.qrm.answers import Asked, PluginFailed, Quantity
-from agent.qrm.cpuset import parse
+from agent.qrm.cpuset import CpuSet, parse, text
 from agent.qrm.oci import CPUSETS, BadProperty, Properties, properties_of
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.request import NIC, ContainerType, ResourceRequest
@@ -47,7 +48,8 @@ class ApplyFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ManagerSettings:
-    """`nodes` are the machine's NUMA nodes; `names` maps a requested resource to the one that a plug-in serves."""
+    """`nodes` are the machine's NUMA nodes that have CPUs; `names` maps a requested resource to the one that a plug-in
+    serves."""
 
     nodes: frozenset[int]
     policy: Policy = Policy.NONE
@@ -58,6 +60,8 @@ class ManagerSettings:
     """Roles whose containers ask for a network card without saying so."""
     recent: float = RECENT_S
     """0 where the pods that are admitted are those of the same list."""
+    cpus: CpuSet | None = None
+    """The CPUs that are online: no others are given. None where they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +204,19 @@ class Manager:
         if self.settings.policy is not Policy.NONE:
             for request in self._requests(pod, container, kind, index):
                 hints[request.resource_name] = await self._hints_for(request)
-        return merge(self.settings.policy, self.settings.nodes, [hints]), hints
+        return await self._merged(hints), hints
 
     async def _merge_pod(self, pod: QrmPod) -> tuple[Merged, Offered]:
         """One decision for the whole pod: hints for the sum of what its containers ask for."""
         hints: dict[str, tuple[Hint, ...] | None] = {}
         for request in self._summed(pod):
             hints[request.resource_name] = await self._hints_for(request)
-        return merge(self.settings.policy, self.settings.nodes, [hints]), hints
+        return await self._merged(hints), hints
+
+    async def _merged(self, hints: Offered) -> Merged:
+        decide = partial(merge, self.settings.policy, self.settings.nodes, [hints])
+        # On the largest machines this policy may take a tenth of a second, the others never more than a few ms.
+        return await asyncio.to_thread(decide) if self.settings.policy is Policy.NUMERIC else decide()
 
     def _summed(self, pod: QrmPod) -> Iterable[ResourceRequest]:
         """As Kubernetes counts a pod: containers and sidecars together, or the largest init container."""
@@ -229,7 +238,7 @@ class Manager:
     async def _hints_for(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
         """Stored hints first: after a restart they count, whether the plug-in is back or not."""
         stored = self.allocations.get(request.pod_uid, request.container_name, request.resource_name)
-        if stored is not None and stored.hints and _suffices(stored, request):
+        if stored is not None and stored.hints and _suffices(stored, request) and not self._strange(stored.hints):
             return stored.hints
         known = self._registered.get(request.resource_name)
         endpoint = known.endpoint if known else None
@@ -242,10 +251,14 @@ class Manager:
         except PluginFailed as error:
             log.warning("no hints for %s/%s: %s", request.pod_namespace, request.pod_name, error)
             return ()
-        if hints is not None and (strange := [h for h in hints if (h.nodes or frozenset()) - self.settings.nodes]):
+        if hints is not None and (strange := self._strange(hints)):
             log.warning("the plug-in for %s names NUMA nodes that are not there", request.resource_name)
             return tuple(hint for hint in hints if hint not in strange)
         return hints
+
+    def _strange(self, hints: Iterable[Hint]) -> list[Hint]:
+        """Those with NUMA nodes that this machine has not."""
+        return [hint for hint in hints if (hint.nodes or frozenset()) - self.settings.nodes]
 
     async def _allocate(
         self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int, *, again: bool
@@ -265,7 +278,7 @@ class Manager:
                 if known.endpoint is None:
                     raise PluginFailed(name, "Allocate", "UNAVAILABLE", "it is not registered at the moment")
                 answer = await known.endpoint.allocate(replace(request, hint=hints.get(name)))
-                given = _checked(request, answer)
+                given = self._checked(request, answer)
             except PluginFailed as error:
                 if pod.may_skip_errors:
                     log.warning("%s, container %s, runs without its %s: %s", pod.key, container.name, name, error)
@@ -275,12 +288,43 @@ class Manager:
                 self.allocations.set(pod.uid, container.name, resource, info)
             self._check(pod, container)
 
+    def _checked(
+        self, request: ResourceRequest, answer: Mapping[str, AllocationInfo] | None
+    ) -> Mapping[str, AllocationInfo]:
+        """An answer that can be kept: its values are values of their properties, and its own resource is as much as was
+        asked for, unless it is 0, which is a part of another container's. Raises PluginFailed."""
+        given = answer or {}
+        try:
+            self._properties(given)
+        except BadProperty as error:
+            raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", str(error)) from None
+        own = given.get(request.resource_name)
+        if own is None or not own.is_scalar_resource or own.allocated_quantity == 0 or _suffices(own, request):
+            return given
+        told = f"{request.quantity:g} were asked for, and it gave {own.allocated_quantity:g}"
+        raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", told)
+
     def _check(self, pod: QrmPod, container: PodContainer) -> None:
         """What the container has together can be set on it. Raises NotAllocated."""
+        self._check_told(pod, container, {})
+
+    def _check_told(self, pod: QrmPod, container: PodContainer, more: Mapping[str, AllocationInfo]) -> None:
+        """The same with what a plug-in says now, before it takes the place of what is stored. Raises NotAllocated."""
         try:
-            properties_of(self.allocations.of(pod.uid, container.name))
+            self._properties({**self.allocations.of(pod.uid, container.name), **more})
         except BadProperty as error:
             raise NotAllocated(f"container {container.name}: {error}") from None
+
+    def _properties(self, infos: Mapping[str, AllocationInfo]) -> Properties:
+        """What they set, on CPUs that there are, in quantities that there may be. Raises BadProperty."""
+        for resource, info in infos.items():
+            if not 0 <= info.allocated_quantity < math.inf:
+                raise BadProperty(f"{resource} has the quantity {info.allocated_quantity}, which is none")
+        found = properties_of(infos)
+        known = self.settings.cpus
+        if known is not None and (strange := parse(str(found.get(CPUSET_CPUS, ""))) - known):
+            raise BadProperty(f"{CPUSET_CPUS} {text(strange)} is not on this machine, or offline")
+        return found
 
     def _requests(
         self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int
@@ -339,9 +383,11 @@ class Manager:
     # --- containers that start, and those that run -------------------------------------------------------------------
 
     async def container_options(self, pod: QrmPod, container_name: str) -> Started | None:
-        """What to create a container with; None for a pod that is left alone. What is missing is allocated now.
+        """What to create a container with; None for a pod that is left alone. What is missing is allocated now, and
+        plug-ins that asked for it are told that it begins.
 
-        Raises NotAllocated, BadProperty, and KeyError for a container that the pod has not.
+        Raises NotAllocated, BadProperty, OSError where the checkpoint cannot be written, and KeyError for a container
+        that the pod has not.
         """
         async with self._lock:
             if pod.is_skipped(self.settings.skip_annotations, first=True):
@@ -349,6 +395,8 @@ class Manager:
             typed = {container.name: (container, kind, index) for container, kind, index in pod.typed()}
             container, kind, index = typed[container_name]
             await self._allocate(pod, container, kind, index, again=True)
+            await self._save()
+            await self._pre_start(self._requests(pod, container, kind, index))
             envs: dict[str, str] = {}
             annotations: dict[str, str] = {}
             infos = self.allocations.of(pod.uid, container_name)
@@ -358,6 +406,17 @@ class Manager:
                         if kept.setdefault(name, value) != value:
                             log.warning("%s sets %s otherwise than another resource, which counts", resource, name)
             return Started(envs, annotations, properties_of(infos))
+
+    async def _pre_start(self, requests: Iterable[ResourceRequest]) -> None:
+        """Raises NotAllocated where a plug-in that wants to know cannot be told."""
+        for request in requests:
+            endpoint = self._registered[request.resource_name].endpoint
+            if endpoint is None or not endpoint.options.pre_start:
+                continue
+            try:
+                await endpoint.pre_start(request)
+            except PluginFailed as error:
+                raise NotAllocated(str(error)) from None
 
     async def reconcile(self, pods: Sequence[QrmPod], apply: Apply) -> Reconciled:
         """One round: what plug-ins say now takes the place of what is stored, and is set on containers, those that
@@ -425,6 +484,7 @@ class Manager:
             if name not in told:
                 continue
             infos = told[name].get(pod.uid, {}).get(container.name, {})
+            self._check_told(pod, container, infos)
             for resource, info in infos.items():
                 self.allocations.set(pod.uid, container.name, resource, info)
             if not infos:
@@ -511,23 +571,8 @@ class Manager:
 
 def _suffices(stored: AllocationInfo, request: ResourceRequest) -> bool:
     """Whether a stored allocation is as much as is asked for; of what is not scalar nobody can say."""
-    return stored.is_scalar_resource and math.ceil(stored.allocated_quantity) >= math.ceil(round(request.quantity, 6))
-
-
-def _checked(request: ResourceRequest, answer: Mapping[str, AllocationInfo] | None) -> Mapping[str, AllocationInfo]:
-    """An answer that can be kept: its values are values of their properties, and its own resource is as much as was
-    asked for, unless it is 0, which is a part of another container's. Raises PluginFailed."""
-    given = answer or {}
-    try:
-        properties_of(given)
-    except BadProperty as error:
-        raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", str(error)) from None
-    own = given.get(request.resource_name)
-    short = own is not None and own.is_scalar_resource and own.allocated_quantity > 0 and not _suffices(own, request)
-    if own is not None and short:
-        text = f"{request.quantity:g} were asked for, and it gave {own.allocated_quantity:g}"
-        raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", text)
-    return given
+    had = stored.allocated_quantity
+    return stored.is_scalar_resource and math.isfinite(had) and math.ceil(had) >= math.ceil(round(request.quantity, 6))
 
 
 def _growth(before: Properties, after: Properties) -> int:

@@ -272,6 +272,7 @@ async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: A
     manager = Manager(
         ManagerSettings(
             nodes=frozenset(machine.nodes),
+            cpus=machine.all,
             policy=Policy(settings.policy),
             pod_scope=settings.scope == "pod",
             names=dict(settings.names),

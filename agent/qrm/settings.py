@@ -27,6 +27,8 @@ from watcher.settings.values import Kind, Unfit
 
 SECTION = "qrm"
 DRY_RUN, CRI, CGROUP, SERVER = MODES = ("dry-run", "cri", "cgroup", "server")
+NOT_A_MODE = "nri"
+"""Others have it, so it is asked for."""
 SCOPES = ("container", "pod")
 BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
 ANY_PORT = values.whole(lowest=0, highest=65535)
@@ -415,6 +417,10 @@ class QrmSettings(Table):
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, list[Problem]]:
     """The settings, and everything that is wrong with what was given."""
     settings, problems = read_table(QrmSettings, given, section=SECTION, cwd=cwd)
+    if str(given.get("mode")).lower() == NOT_A_MODE:
+        told = "there is no mode nri: a runtime's plug-in that refuses containers and sets their variables is not built"
+        cure = 'for containers that run: qrm.mode = "cri" or "cgroup" (docs/qrm.md)'
+        problems = [Problem("qrm.mode", told, cure), *(each for each in problems if each.key != "qrm.mode")]
     try:
         settings.roles()
     except ValueError as error:

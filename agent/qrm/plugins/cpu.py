@@ -133,8 +133,9 @@ class CpuPlugin:
 
     def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
         """By pod and container, as they are now: pools may have changed since they were asked for."""
+        pools = self.pools  # the same for all, and dear
         return {
-            pod: {container: self._info(record) for container, record in records.items()}
+            pod: {container: self._info(record, pools) for container, record in records.items()}
             for pod, records in self._records.by_pod().items()
         }
 
@@ -335,13 +336,13 @@ class CpuPlugin:
         online, offline = take_by_numa_balance(self.machine, left, size)
         return {ONLINE: online, OFFLINE: offline}
 
-    def _cpus_of(self, record: CpuRecord) -> CpuSet:
-        if record.pool:
-            return self.pools[record.pool]
-        if record.sidecar:
-            main = self._main_of(record.pod_uid)
-            return self.pools[ONLINE] if main is None else main.exclusive
-        return record.exclusive
+    def _cpus_of(self, record: CpuRecord, pools: Mapping[str, CpuSet] | None = None) -> CpuSet:
+        """`pools` are those of now, for who has them at hand."""
+        if not record.pool and not record.sidecar:
+            return record.exclusive
+        if record.sidecar and (main := self._main_of(record.pod_uid)) is not None:
+            return main.exclusive
+        return (self.pools if pools is None else pools)[record.pool or ONLINE]
 
     def _hints_of(self, record: CpuRecord) -> tuple[Hint, ...]:
         """The nodes of what a container has of its own."""
@@ -349,8 +350,8 @@ class CpuPlugin:
         nodes = frozenset(node for node, own in self.machine.nodes.items() if own & cpus)
         return (Hint(nodes, preferred=True),)
 
-    def _info(self, record: CpuRecord) -> AllocationInfo:
-        cpus = self._cpus_of(record)
+    def _info(self, record: CpuRecord, pools: Mapping[str, CpuSet] | None = None) -> AllocationInfo:
+        cpus = self._cpus_of(record, pools)
         return AllocationInfo(
             CPUSET_CPUS,
             is_scalar_resource=True,

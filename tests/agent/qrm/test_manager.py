@@ -1,8 +1,9 @@
 """The manager over plug-ins of the test's own: what upstream's tests say, its faults mended, and what must never be."""
 
 import asyncio
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from agent.qrm.manager import (
     ApplyFailed,
     Manager,
     ManagerSettings,
+    NotAllocated,
     Reconciled,
 )
 from agent.qrm.oci import BadProperty, Properties, properties_of
@@ -45,6 +47,7 @@ class Fake:
     scalar: bool = True
     node: bool = False
     asked: list[ResourceRequest] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     has: dict[str, dict[str, dict[str, AllocationInfo]]] = field(default_factory=dict)
     closed: bool = False
@@ -64,6 +67,10 @@ class Fake:
         info = AllocationInfo(self.prop, self.node, self.scalar, self.gives, self.result, resource_hints=hints)
         self.has.setdefault(request.pod_uid, {})[request.container_name] = {self.resource: info}
         return {self.resource: info}
+
+    async def pre_start(self, request: ResourceRequest) -> None:
+        self._check("PreStartContainer")
+        self.begun.append(request.container_name)
 
     async def remove_pod(self, pod_uid: str) -> None:
         self._check("RemovePod")
@@ -382,14 +389,35 @@ def test_a_card_for_who_does_not_ask():
 
 @pytest.mark.parametrize(
     ("gives", "result", "reason"),
-    [(1.0, "0", "2 were asked for, and it gave 1"), (2.0, "", "the empty set"), (2.0, "0-", "what is no set")],
+    [
+        (1.0, "0", "2 were asked for, and it gave 1"),
+        (2.0, "", "the empty set"),
+        (2.0, "0-", "what is no set"),
+        (2.0, "1,16-17", "CpusetCpus 16-17 is not on this machine, or offline"),
+        (math.nan, "0-1", "the quantity nan, which is none"),
+        (math.inf, "0-1", "the quantity inf, which is none"),
+        (-2.0, "0-1", "the quantity -2.0, which is none"),
+    ],
 )
 def test_answers_that_cannot_be_kept(gives: float, result: str, reason: str):
+    """Not at the admission, nor in a round later: then what there was before stays."""
+
     async def test() -> None:
-        world = await World().with_(Fake(gives=gives, result=result))
-        admission = await world.manager.admit(pod(qos="dedicated_cores"))
+        world = await World(cpus=frozenset(range(16))).with_(fake := Fake(gives=gives, result=result))
+        asked = pod(qos="dedicated_cores")
+        admission = await world.manager.admit(asked)
         assert reason in admission.message
         assert world.manager.allocations.pods == frozenset()
+        fake.gives, fake.result = 2.0, "0-1"
+        await world.manager.admit(asked)
+        before = world.manager.allocations.of("p", "c")
+        fake.has["p"]["c"] = {"cpu": AllocationInfo("CpusetCpus", False, True, gives, result)}
+        done = await world.manager.reconcile([asked], world.apply)
+        if gives == 1.0:  # a pool may become smaller than what somebody asked for
+            assert not done.failed
+        else:
+            assert reason in done.failed["ns/p/c"]
+            assert world.manager.allocations.of("p", "c") == before
 
     run(test())
 
@@ -411,6 +439,18 @@ def test_numa_nodes_that_are_not_there():
         assert (await world.manager.admit(pod())).decided == {"c": {"cpu": ON_1}}
         fake.offers = (strange,)
         assert not (await world.manager.admit(pod("q"))).admitted
+
+    run(test())
+
+
+def test_stored_hints_of_numa_nodes_that_are_there_no_more():
+    async def test() -> None:
+        hints = wire_hints([Hint(frozenset({1 << 40}), preferred=True)])
+        info = AllocationInfo("CpusetCpus", False, True, 2.0, "0-1", resource_hints=hints)
+        allocations = Allocations()
+        allocations.set("p", "c", "cpu", info)
+        world = await World(allocations, policy=Policy.NUMERIC).with_(Fake(offers=(ON_1,)))
+        assert (await world.manager.admit(pod())).decided == {"c": {"cpu": ON_1}}
 
     run(test())
 
@@ -481,6 +521,25 @@ def test_what_a_container_is_created_with():
             )
             is None
         )
+
+    run(test())
+
+
+def test_who_wants_to_know_is_told_before_a_container_is_created():
+    """After what it has is on disk; and if it cannot be told, the container is not created."""
+
+    async def test() -> None:
+        asking = replace(ALIGNED, pre_start=True)
+        world = await World().with_(cpu := Fake(options=asking), memory := Fake("memory", prop="CpusetMems"))
+        wanted = pod(requests={"cpu": 2.0, "memory": 2.0})
+        assert await world.manager.container_options(wanted, "c")
+        assert (cpu.begun, memory.begun, world.saves) == (["c"], [], 1)
+        cpu.failing = True
+        with pytest.raises(NotAllocated, match="the plug-in for cpu failed in PreStartContainer"):
+            await world.manager.container_options(wanted, "c")
+        world.full = True
+        with pytest.raises(OSError, match="No space left"):
+            await world.manager.container_options(wanted, "c")
 
     run(test())
 

@@ -9,18 +9,23 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc.aio
 import pytest
 
+from agent.qrm.allocation import Allocations
 from agent.qrm.answers import Options, PluginFailed
 from agent.qrm.checkpoint import fnv1a
 from agent.qrm.endpoint import Endpoint, PluginInfo, ask_info, notify
 from agent.qrm.files import BadState, StateFile, set_aside, write_atomic
+from agent.qrm.manager import Manager, ManagerSettings
 from agent.qrm.plugins.base import Plugin
+from agent.qrm.pods import ROLE_ANNOTATION, PodContainer, QrmPod
 from agent.qrm.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
 from agent.qrm.server import CannotServe, PluginServer, SocketServer
-from agent.qrm.topology import Hint
+from agent.qrm.topology import Hint, Policy
 from tests.agent.qrm.test_plugins import ask, cpu_plugin
 from tests.waiting import eventually
 
@@ -59,7 +64,7 @@ def test_an_admission_over_the_socket(tmp_path: Path):
             assert await endpoint.aware("nobody", "container0") == {}
             free, whole = (await endpoint.allocatable())["cpu"]
             assert (free.by_node, whole.by_node) == ({0: 38.0, 1: 38.0}, {0: 40.0, 1: 40.0})
-            await endpoint.pre_start(pb.PreStartContainerRequest(pod_uid="pod1"))
+            await endpoint.pre_start(request)
             await endpoint.remove_pod("pod1")
             assert await endpoint.allocations() == {}
 
@@ -93,6 +98,31 @@ def test_a_decision_that_cannot_be_kept_was_not_made(tmp_path: Path):
             with pytest.raises(PluginFailed, match="could not be kept on disk: No such file or directory"):
                 await endpoint.allocate(ask("cpu", "p", "storage-service", 2))
             assert await endpoint.allocations() == {}
+
+    run(test())
+
+
+def test_methods_about_whole_pods_are_not_there(tmp_path: Path):
+    """As in Katalyst's plug-ins; the manager asks for containers, in the scope pod too."""
+
+    async def test() -> None:
+        async with serving(tmp_path) as (_, endpoint), grpc.aio.insecure_channel(f"unix:{endpoint.socket}") as channel:
+            stub: Any = pb_grpc.ResourcePluginStub(channel)
+            for method in (stub.GetPodTopologyHints, stub.AllocateForPod):
+                with pytest.raises(grpc.aio.AioRpcError) as told:
+                    await method(pb.PodResourceRequest(pod_uid="p", resource_name="cpu"))
+                assert told.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            settings = ManagerSettings(frozenset({0, 1}), Policy.RESTRICTED, pod_scope=True)
+            manager = Manager(settings, Allocations(), save=nothing, monotonic=lambda: 0.0)
+            await manager.register("cpu", endpoint)
+            containers = tuple(PodContainer(name, {"cpu": 20.0}) for name in ("a", "b"))
+            pod = QrmPod("p", annotations={ROLE_ANNOTATION: "storage-service"}, containers=containers)
+            admission = await manager.admit(pod)
+            assert admission.admitted, admission
+            assert admission.decided["a"] == admission.decided["b"]
+
+    async def nothing() -> None:
+        """Nothing is kept."""
 
     run(test())
 

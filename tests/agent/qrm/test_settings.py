@@ -68,6 +68,7 @@ def test_everything_from_text_as_the_environment_gives_it():
     ("given", "key", "message"),
     [
         ({"mode": "kri"}, "qrm.mode", "dry-run"),
+        ({"mode": "NRI"}, "qrm.mode", "there is no mode nri"),
         ({"polcy": "none"}, "qrm.polcy", "no such setting"),
         ({"reserved_cpus": "0-"}, "qrm.reserved_cpus", "neither a number nor a range"),
         ({"names": ["cpu"]}, "qrm.names", "two names"),

@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.qrm.topology import Hint, Hints, Merged, Policy, compare, merge, most_of_narrowest, single_numa_hints
+from agent.qrm.topology import (
+    ANYWHERE,
+    IMPOSSIBLE,
+    Hint,
+    Hints,
+    Merged,
+    Policy,
+    compare,
+    merge,
+    most_of_narrowest,
+    single_numa_hints,
+)
 from tests.agent.qrm.vectors import cases
 
 
@@ -71,14 +82,17 @@ providers = st.lists(
 merging = st.sampled_from([Policy.BEST_EFFORT, Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE])
 
 
+def collected(given: list[Hints | None]) -> list[tuple[str, list[Hint]]]:
+    return [
+        (resource, [ANYWHERE] if found is None else list(found) or [IMPOSSIBLE])
+        for each in given
+        for resource, found in (each or {"*": None}).items()
+    ]
+
+
 def by_product(policy: Policy, given: list[Hints | None]) -> Hint:
     """The rule as it is written down: each combination in turn against the best so far."""
-    lists: list[list[Hint]] = []
-    for each in given:
-        lists += [
-            [Hint(None, preferred=True)] if found is None else list(found) or [Hint(None, preferred=False)]
-            for found in (each or {"*": None}).values()
-        ]
+    lists = [found for _, found in collected(given)]
     if policy is Policy.SINGLE_NUMA_NODE:
         lists = single_numa_hints(lists)
     needed, best = most_of_narrowest(lists), None
@@ -100,6 +114,49 @@ def test_the_same_as_the_product_of_all_lists(policy: Policy, given: list[Hints 
     assert found.admit == (policy is Policy.BEST_EFFORT or by_product(policy, given).preferred)
 
 
+def numeric_by_product(given: list[Hints | None], aligned: str) -> Merged:
+    """That policy as it is written down (reference/qrm.md §4.5): the first of the best combinations."""
+    lists = collected(given)
+    if not lists:
+        return Merged({"*": ANYWHERE}, admit=True)
+    if any(found == [IMPOSSIBLE] for _, found in lists):
+        return Merged({}, admit=False)
+    best: tuple[int, int] | None = None
+    chosen: tuple[Hint, ...] = ()
+    for combination in itertools.product(*(found for _, found in lists)):
+        named = list(zip((resource for resource, _ in lists), combination, strict=True))
+        sets = sorted((each.nodes for each in combination if each.nodes is not None), key=len)
+        nested = all(one <= other for one, other in itertools.pairwise(sets))
+        if not nested or not agree([each for resource, each in named if resource in aligned]):
+            continue
+        free = sum(each.preferred for resource, each in named if resource not in aligned)
+        cost = -free, max(len(each.nodes or ()) for each in combination)
+        if best is None or cost < best:
+            best, chosen = cost, combination
+    if best is None:
+        return Merged({}, admit=False)
+    return Merged({resource: each for (resource, _), each in zip(lists, chosen, strict=True)}, admit=True)
+
+
+def agree(hints: list[Hint]) -> bool:
+    """Of those that are to be aligned, in their order."""
+    for one, other in itertools.pairwise(hints):
+        if one.nodes is None and other.nodes is None:
+            if one.preferred != other.preferred:
+                return False
+        elif one.nodes is None or other.nodes is None:
+            if not (one.preferred if one.nodes is None else other.preferred):
+                return False
+        elif one.nodes != other.nodes:
+            return False
+    return not hints or any(each.preferred for each in hints[-2:])
+
+
+@given(providers, st.sampled_from(["", "a", "ab", "bd", "abcd"]))
+def test_numeric_is_the_same_as_the_product_of_all_lists(given: list[Hints | None], aligned: str):
+    assert merge(Policy.NUMERIC, NODES, given, aligned=list(aligned)) == numeric_by_product(given, aligned)
+
+
 @given(merging, providers, st.randoms())
 def test_the_order_of_providers_does_not_matter(policy: Policy, given: list[Hints | None], random: Any):
     shuffled = list(given)
@@ -113,13 +170,35 @@ def test_more_numa_nodes_than_can_be_weighed_are_refused():
         merge(Policy.RESTRICTED, range(9), [])
 
 
-def test_hints_of_a_large_machine_are_merged_without_their_product():
-    """Eight nodes, six resources with each of the 255 sets of nodes: the product has 10**14 members."""
-    every = [
-        Hint(frozenset(nodes), preferred=len(nodes) == 1)
+def every_set(preferred: int = 1) -> list[Hint]:
+    """Of the nodes of a large machine, those of so many nodes preferred."""
+    return [
+        Hint(frozenset(nodes), preferred=len(nodes) == preferred)
         for size in range(1, 9)
         for nodes in itertools.combinations(range(8), size)
     ]
-    found = merge(Policy.RESTRICTED, range(8), [{f"r{i}": every} for i in range(6)])
-    assert found.admit
-    assert set(found.hints.values()) == {Hint(frozenset({0}), preferred=True)}
+
+
+LARGE = {"cpu": every_set(), "memory": every_set(), **{f"r{i}": every_set(2) for i in range(4)}}
+"""Eight nodes, six resources with each of the 255 sets of nodes: the product has 10**14 members, and of those that are
+one inside the other there are more than anybody waits for."""
+
+
+@pytest.mark.parametrize("policy", [Policy.BEST_EFFORT, Policy.RESTRICTED])
+def test_hints_of_a_large_machine_are_merged_without_their_product(policy: Policy):
+    """No two of the single nodes and pairs are the same: not preferred, on as few nodes as all need."""
+    found = merge(policy, range(8), [LARGE])
+    assert found == Merged(dict.fromkeys(LARGE, Hint(frozenset({0}), preferred=False)), policy is Policy.BEST_EFFORT)
+    same = merge(policy, range(8), [dict.fromkeys(LARGE, every_set(3))])
+    assert set(same.hints.values()) == {Hint(frozenset({0, 1, 2}), preferred=True)}
+
+
+def test_numeric_gives_up_what_cannot_become_the_best():
+    found = merge(Policy.NUMERIC, range(8), [LARGE])
+    narrow, wide = Hint(frozenset({0}), preferred=True), Hint(frozenset({0, 1}), preferred=True)
+    assert found == Merged({name: wide if name.startswith("r") else narrow for name in LARGE}, admit=True)
+    # Each of the others would be somewhere else: one of them can be, the rest go with it.
+    alone = {f"r{i}": [Hint(each.nodes, preferred=each.nodes == {i}) for each in every_set()] for i in range(4)}
+    everywhere = [Hint(frozenset(range(8)), preferred=True)]
+    apart = merge(Policy.NUMERIC, range(8), [{"cpu": everywhere, "memory": everywhere, **alone}])
+    assert [apart.hints[f"r{i}"] for i in range(4)] == [Hint(frozenset({0}), preferred=i == 0) for i in range(4)]
