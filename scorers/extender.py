@@ -32,6 +32,7 @@ from scorers import wire
 from scorers.arguments import schema_of
 from scorers.decision_log import Answered, DecisionLog
 from scorers.framework import Scores, Verdicts
+from scorers.manifest import WHERE, read_pasted_pod
 from scorers.plain import plain, plain_map
 from scorers.profiles import PluginSettings
 from scorers.ranking import Filtered, Profile, Ranked
@@ -39,6 +40,7 @@ from scorers.registry import UnknownPlugin, extension_points, factory_of, known_
 from scorers.table import PodInfo, Table, identity, pod_info
 from scorers.telemetry import SchedulerTelemetry
 from watcher.api.openapi import Answer, Operation, Parameter, failure
+from watcher.api.parameters import query_values, single
 from watcher.api.routing import JSON, Access, ApiError, Handler, Route, has_certificate
 from watcher.bodies import read_at_most
 from watcher.kube import Pod
@@ -52,6 +54,9 @@ T = TypeVar("T")
 
 RESERVED_S = 5.0
 AT_ONCE = 50  # nodes that are told of before others have a turn; some milliseconds
+MOST_MANIFEST = 64 << 10  # bytes: a pod that is larger is none that people write
+TOLD_BY_DEFAULT = 100  # nodes
+MOST_TOLD = 10_000
 MOST_BODY = 256 << 20  # 5,000 whole nodes are 33 MB; nodeCacheCapable makes that 100 kB
 
 Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[Pod | None]]
@@ -59,6 +64,8 @@ Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[Pod | None]]
 
 _PROFILE = Parameter("profile", "a profile of [scheduler.NAME]", place="path")
 _NODE = Parameter("node", "name of a node", place="path")
+_LIMIT = Parameter("limit", "how many nodes are told of, best first", {"type": "integer", "default": TOLD_BY_DEFAULT})
+_NODES = Parameter("node", "only nodes of these names", repeatable=True)
 _UNKNOWN_PROFILE = failure("there is no such profile")
 _MALFORMED = failure("these are no ExtenderArgs")
 
@@ -109,10 +116,21 @@ class Extender:
             ),
             post(f"{at}/bind", "scheduler_bind", self._timed("bind", self.bind), binding),
             look(f"{at}/explain", "scheduler_explain", self.explain, explaining, method="POST"),
+            look(f"{at}/score", "scheduler_score", self.score, self._scoring(), method="POST"),
             look(f"{at}/nodes", "scheduler_nodes", self.nodes, Operation("all nodes", nodes, (_PROFILE,))),
             look(f"{at}/nodes/{{node}}", "scheduler_node", self.nodes, Operation("a node", nodes, (_PROFILE, _NODE))),
             Route("/scheduler/plugins", "scheduler_plugins", self.plugins, Operation("plug-ins and profiles", plugins)),
         ]
+
+    def _scoring(self) -> Operation:
+        answers = {
+            200: Answer("as explain, with `of`, the number of nodes that were ranked", dict[str, Any]),
+            400: failure("this is no pod"),
+            404: _UNKNOWN_PROFILE,
+            413: failure("this is too large for a pod"),
+        }
+        text = "The body is a Pod, or what makes pods, as YAML or JSON: at most 64 KiB, and no aliases."
+        return Operation("rank nodes for a manifest, and why", answers, (_PROFILE, _LIMIT, _NODES), text)
 
     def _timed(self, verb: str, handler: Handler) -> Handler:
         """The handler, with its answers counted: by profile, which those of the router are not."""
@@ -201,8 +219,24 @@ class Extender:
         args, names = await self._args(request)
         profile = self._profile(captured[0])
         if args.node_names is None and args.nodes is None:
-            names = sorted(name for name, row in self.table.row.items() if self.table.known[row])
-        info = _info(args)
+            names = self._all_known()
+        return _json(await self._explanation(profile, _info(args), names))
+
+    async def score(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """The same for a manifest as people write it, about all nodes or some, telling of the best `limit`."""
+        values = query_values(request.rel_url.raw_query_string, known=(_LIMIT.name, _NODES.name))
+        limit = _limit_of(single(values, _LIMIT.name))
+        info = await _pasted(request)
+        profile = self._profile(captured[0])
+        return _json(await self._explanation(profile, info, values.get(_NODES.name) or self._all_known(), most=limit))
+
+    def _all_known(self) -> list[str]:
+        return sorted(name for name, row in self.table.row.items() if self.table.known[row])
+
+    async def _explanation(
+        self, profile: Profile, info: PodInfo, names: Sequence[str], *, most: int | None = None
+    ) -> dict[str, Any]:
+        """Of all these nodes, or of the best `most` of them."""
         there, rows, _ = self._rows(names)
         now = self._now()
         self.table.expire(now)
@@ -210,9 +244,10 @@ class Extender:
         with without_itself():
             ranked, filtered = profile.rank(info, rows, now=now), profile.filter(info, rows, now=now)
         told = self._explained(profile, info, there, names, now=now)
-        nodes = self._explained_nodes(there, rows, ranked, filtered)
+        nodes = islice(self._explained_nodes(there, rows, ranked, filtered), most)
+        told["of"] = len(there)
         told["nodes"] = await _unhurried(nodes, within=without_itself)
-        return _json(told)
+        return told
 
     async def nodes(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """What the table knows of the nodes, or of one."""
@@ -381,6 +416,27 @@ def _info(args: wire.ExtenderArgs) -> PodInfo:
         return pod_info(_pod_of(args))
     except ValueError as error:
         _refuse(f"the pod's resources cannot be read: {error}")
+
+
+async def _pasted(request: web.Request) -> PodInfo:
+    """The pod of a manifest in the body. Raises ApiError."""
+    text = await read_at_most(request.content, MOST_MANIFEST)
+    if text is None:
+        raise ApiError(413, "too_large", f"more than {MOST_MANIFEST >> 10} KiB", "one pod is enough")
+    try:
+        pod = await asyncio.to_thread(read_pasted_pod, text)
+        return pod_info(_pod_of(wire.read_args(msgspec.json.encode({"Pod": pod}))))
+    except (ValueError, TypeError) as error:  # TypeError: YAML knows values that JSON does not, as dates for keys
+        hint = f"one of {', '.join(WHERE)}, as YAML or JSON; docs/examples/pod.yaml is one"
+        raise ApiError(400, "bad_request", f"this is no pod: {error}", hint) from None
+
+
+def _limit_of(text: str | None) -> int:
+    if text is None:
+        return TOLD_BY_DEFAULT
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_TOLD):
+        raise ApiError(400, "bad_request", "limit must be a number of nodes", f"1 to {MOST_TOLD}")
+    return int(text)
 
 
 def _refuse(message: str) -> NoReturn:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import yaml
 
 WHERE = {
     "Pod": (),
@@ -33,6 +34,20 @@ def read_pod(text: str | bytes) -> dict[str, Any]:
             return _defaulted(_pod_in(document))
     kinds = [str(each.get("kind")) if isinstance(each, Mapping) else type(each).__name__ for each in documents]
     raise ValueError(f"there is no pod in it: {', '.join(kinds)}; known are {', '.join(WHERE)}")
+
+
+def read_pasted_pod(text: bytes) -> dict[str, Any]:
+    """The same of a text from anybody: a few lines of aliases stand for gigabytes, and no pod needs one. Raises
+    ValueError."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        aliased = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text.decode(), Loader=loader))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        told = " ".join(str(error).split())
+        raise ValueError(f"it is no YAML: {told}") from None
+    if aliased:
+        raise ValueError("it has aliases (*name), which are not taken here: write out what they stand for")
+    return read_pod(text)
 
 
 def _documents(text: str | bytes) -> list[Any]:

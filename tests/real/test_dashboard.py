@@ -107,7 +107,13 @@ def test_the_cells_can_be_walked_through_and_read_aloud(demo: Demo, light: Tab) 
 VIEWS = {
     "fleet": "Distribution of CPU",
     "fleet?as=table&metric=memory": "Distribution of Memory",
+    "risk": "that of the profile default",
+    "score": "Ranking of 24 nodes by default",
+    "findings": "What is asked of the source",
+    "node/general-a-01": "node-exporter-",
+    "node/nobody": "No metrics of a node nobody",
 }
+SPOKEN = {"node/nobody"}  # of which the console tells that the API refused something
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -117,7 +123,8 @@ def test_everybody_can_use_every_view(demo: Demo, browser: Any, dark: bool) -> N
         for view, shows in VIEWS.items():
             opened.open(f"{demo.url}/#/{view}", shows=shows)
             assert [] == opened.unfit(), view
-            assert [] == opened.wrong, view
+            assert [] == (opened.errors() if view in SPOKEN else opened.wrong), view
+            opened.wrong.clear()
 
 
 FOCUSED = "(({ activeElement: it }) => it.getAttribute('aria-label') ?? it.id + it.textContent)(document)"
@@ -135,6 +142,102 @@ def test_the_keyboard_reaches_everything(demo: Demo, light: Tab) -> None:
     assert "skip" in reached[0]
     assert any("Fleet" in each for each in reached)
     assert "Nodes as cells" in reached
+
+
+def test_risk_is_mean_and_deviation_and_the_curve_of_the_profile(demo: Demo, light: Tab) -> None:
+    """The node that is nearest to the line, with its sum; and the target that the profile has."""
+    hot = node_with(demo, "runs hot")
+    light.open(f"{demo.url}/#/risk", shows="that of the profile default")
+    nodes = light.page.get_by_role("listbox", name="Nodes by mean and deviation")
+
+    def agree() -> bool:
+        light.ask_now()
+        found = demo.get(f"/watcher/{hot}?type=CPU").json()["data"]["NodeMetricsMap"][hot]["metrics"]
+        mean, deviation = (next(each["value"] for each in found if each["operator"] == name) for name in ("AVG", "STD"))
+        nodes.focus()
+        light.press("Home")
+        return nodes.get_by_role("option").inner_text().startswith(hot) and (
+            f"µ + 1 × σ is {percent(mean + deviation)}" in nodes.get_by_role("option").inner_text()
+        )
+
+    wait_for(agree, what=f"{hot} to be told with its mean and deviation")
+    assert "50" == light.page.get_by_label("target utilisation").input_value()
+
+
+def test_a_pasted_pod_is_ranked_and_explained(demo: Demo, light: Tab) -> None:
+    """As the API does it; another node is explained when it is chosen, and the address has it."""
+    light.open(f"{demo.url}/#/score", shows="Ranking of 24 nodes by default")
+    manifest = light.page.get_by_label("Manifest").input_value()
+
+    def ranked() -> list[tuple[str, str]]:
+        answer = demo.session.post(f"{demo.url}/scheduler/default/score", data=manifest.encode(), timeout=60).json()
+        return [(node["name"], f"{node['score']:.1f}" if node["passes"] else "rejected") for node in answer["nodes"]]
+
+    def agree() -> bool:
+        before = ranked()
+        light.page.get_by_role("button", name="Rank nodes").click()
+        light.page.wait_for_load_state("networkidle")
+        shown = [(row[0], row[2]) for row in light.cells("Ranking")]
+        return shown == before == ranked()
+
+    wait_for(agree, what="the ranking to be that of the API")
+    last = light.cells("Ranking")[-1][0]
+    light.page.get_by_role("button", name=last).press("Enter")
+    light.wait_for(f"Why {last}?")
+    assert f"node={last}" in light.page.url
+    assert light.page.get_by_text("usageThresholds").is_visible()
+    assert [] == light.wrong
+
+
+def test_what_is_no_pod_and_what_is_no_profile_is_told(demo: Demo, light: Tab) -> None:
+    """In the words of the service, beside what was pasted."""
+    light.open(f"{demo.url}/#/score", shows="Ranking of")
+    light.page.get_by_label("Manifest").fill("kind: ConfigMap")
+    light.page.get_by_role("button", name="Rank nodes").click()
+    light.wait_for("this is no pod: there is no pod in it: ConfigMap")
+    light.page.get_by_label("Manifest").fill("{")
+    light.page.get_by_role("button", name="Rank nodes").click()
+    light.wait_for("it is no YAML")
+    light.open(f"{demo.url}/#/score?profile=nope", shows="there is no profile 'nope'")
+    light.wait_for("profiles are: default")
+    assert [] == light.errors()
+
+
+def test_a_node_has_its_history_pods_and_findings(demo: Demo, light: Tab) -> None:
+    """Windows of three lengths from the store, what the pods use, and what was found of this node."""
+    wrong = node_with(demo, "says at times")
+    demo.wait_for_status(200, f"/api/v1/history?host={wrong}")
+    light.open(f"{demo.url}/#/node/{wrong}", shows="out_of_range")
+    expected = {f"{space}/{pod}" for space, pod in pods_of(demo, wrong)}
+    assert len(light.cells("Pods of this node")) > 0
+    wait_for(lambda: {row[0] for row in light.cells("Pods of this node")} & expected, what=f"the pods of {wrong}")
+    assert ["5m: last", "10m: last", "15m: last"] == [
+        text.rpartition(" ")[0].rpartition(" ")[0] for text in history_of(light, "CPU, mean").split(", ")
+    ]
+    assert 4 == light.page.locator(".uplot canvas").count()
+    assert light.page.get_by_text("Scores now, and why").is_visible()
+    assert [] == light.wrong
+
+
+def pods_of(demo: Demo, node: str) -> list[tuple[str, str]]:
+    body = demo.get(f"/api/v1/pods?host={node}").json()
+    return list(zip(body["namespace"], body["pod"], strict=True))
+
+
+def history_of(opened: Tab, title: str) -> str:
+    """What a screen reader says of a chart."""
+    chart = opened.page.locator(".chart").filter(has=opened.page.get_by_role("heading", name=title))
+    return str(chart.locator("p").text_content())
+
+
+def test_findings_can_be_narrowed(demo: Demo, light: Tab) -> None:
+    """By kind and by node, in the address too."""
+    light.open(f"{demo.url}/#/findings?kind=out_of_range", shows="What is asked of the source")
+    rows = light.cells("Findings")
+    assert rows
+    assert {("out_of_range", node_with(demo, "says at times"))} == {(row[0], row[1]) for row in rows}
+    light.page.get_by_label("Node contains").fill("nobody")
+    assert [["nothing was found"]] == light.cells("Findings")
 
 
 # --- over a service that is as a test says ---------------------------------------------------------------------------
@@ -155,6 +258,28 @@ def test_five_thousand_nodes(browser: Any) -> None:
         cells.focus()
         assert cells.get_by_role("option").inner_text().startswith("<img src=x onerror=alert(1)>")
         assert [] == opened.wrong
+
+
+def test_the_curve_of_target_load_packing(browser: Any) -> None:
+    """The worked example of the plug-in's reference: target 50, loads of 25, 50 and 75 %."""
+    fleet = {f"at-{load}": {"CPU": [float(load)] * 60} for load in (25, 50, 75)}
+    with Live(FakeService(published=publish(snapshot_of(fleet)))) as live, tab(browser) as opened:
+        opened.open(f"{url(live)}#/risk?target=50", shows="The target is the plug-in's default")
+        nodes = opened.page.get_by_role("listbox", name="Nodes on the curve")
+        nodes.focus()
+        for load, score in ((75, 25), (50, 100), (25, 75)):
+            told = nodes.get_by_role("option").inner_text()
+            assert (f"at-{load}", f"score {score}, as it is now") == (told.split(", ")[0], told[told.index("score") :])
+            opened.press("ArrowRight")
+        assert [] == opened.wrong
+
+
+def test_without_scheduling_plug_ins_the_explorer_says_so(light: Tab) -> None:
+    """And where to find out."""
+    with Live() as live:
+        light.open(f"{url(live)}#/score", shows="No scheduling plug-ins are configured.")
+        light.open(f"{url(live)}#/node/node-1", shows="No scheduling plug-ins are configured ([scheduler.NAME]).")
+        assert [] == light.errors()
 
 
 def test_an_empty_service_says_why(light: Tab) -> None:

@@ -422,3 +422,71 @@ def test_once_a_token_is_set_only_who_has_it_may_look() -> None:
         assert made.post("explain", asking("cold")).status == 401
         assert made.live.ask("/scheduler/p/nodes").status == 401
         assert made.post("explain", asking("cold"), Authorization="Bearer s3cret").status == 200
+
+
+# --- score: a manifest as people write it ----------------------------------------------------------------------------
+
+MANIFEST = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  template:
+    spec:
+      containers:
+      - name: web
+        resources: {requests: {cpu: 100m}}
+"""
+
+
+def test_a_manifest_is_ranked_as_its_pod_is(served: Served) -> None:
+    """By the same numbers as explain has them."""
+    told = served.post("score", MANIFEST.encode()).json()
+    expected = served.post("explain", {"Pod": asking()["Pod"], "NodeNames": ["cold", "warm", "hot"]}).json()
+
+    assert {"cpu": 100} == told["pod"]["requests"]
+    assert [(node["name"], node["score"]) for node in expected["nodes"]] == [
+        (node["name"], node["score"]) for node in told["nodes"]
+    ]
+    assert 3 == told["of"]
+
+
+def test_only_the_best_are_told_of(served: Served) -> None:
+    """And only nodes that were asked about."""
+    whole = [node["name"] for node in served.post("score", MANIFEST.encode()).json()["nodes"]]
+    some = served.post("score?limit=2", MANIFEST.encode()).json()
+    one = served.post("score?node=warm&node=nobody", MANIFEST.encode()).json()
+
+    assert (whole[:2], 3) == ([node["name"] for node in some["nodes"]], some["of"])
+    assert (["warm"], ["nobody"]) == ([node["name"] for node in one["nodes"]], one["unknown"])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"", "there is nothing in it"),
+        (b"kind: ConfigMap", "there is no pod in it: ConfigMap"),
+        (b"hello", "there is no pod in it: str"),
+        (b"kind: Pod", "the Pod has no spec"),
+        (b"kind: Pod\nspec: [", "it is no YAML"),
+        (b"\xff", "it is no YAML"),
+        (b"[" * 3000, "it is no YAML"),
+        (b"kind: Pod\nspec: {containers: 7}", "containers"),
+        (b"kind: Pod\nspec: {containers: [{resources: {requests: {cpu: lots}}}]}", "lots"),
+        (b"a: &a [1]\nb: *a\nkind: Pod", "aliases"),
+    ],
+)
+def test_what_is_no_pod_is_told(served: Served, text: bytes, says: str) -> None:
+    """400, and what would be one."""
+    answer = served.post("score", text)
+    assert (400, "bad_request") == (answer.status, answer.error["code"])
+    assert says in answer.error["message"]
+    assert "Deployment" in answer.error["hint"]
+
+
+def test_a_manifest_has_its_limits(served: Served) -> None:
+    """Of size, of nodes told of, and of profiles that exist."""
+    assert 413 == served.post("score", b"#" * (64 << 10) + MANIFEST.encode()).status
+    assert [400] * 3 == [served.post(f"score?limit={text}", MANIFEST.encode()).status for text in ("0", "x", "9" * 30)]
+    missing = served.post("score", MANIFEST.encode(), profile="nope")
+    assert (404, "profiles are: p") == (missing.status, missing.error["hint"])

@@ -17,6 +17,10 @@ const SIMULATED = {
 // Those that are not on the first screen come when they are asked for.
 const VIEWS = {
   fleet: { label: "Fleet", make: fleetView },
+  risk: { label: "Risk", load: async () => (await import("./risk.js")).riskView },
+  score: { label: "Score", load: async () => (await import("./score.js")).scoreView },
+  findings: { label: "Findings", load: async () => (await import("./findings.js")).findingsView },
+  node: { load: async () => (await import("./node.js")).nodeView },
 };
 
 const byId = (id) => document.getElementById(id);

@@ -1,0 +1,214 @@
+// One node: what it did, what was found, which pods it has, and how it would be scored now.
+
+import { ApiError, ask, post } from "./api.js";
+import { choice, el, numbers, table, told } from "./dom.js";
+import { bytes, clock, cores, count, percent, plain, seconds } from "./format.js";
+import { STATES } from "./load.js";
+import { pasted } from "./manifest.js";
+import { colour, onThemeChange } from "./theme.js";
+import { explanation } from "./why.js";
+
+const RANGES = [["-1h", "1 h"], ["-6h", "6 h"], ["-24h", "24 h"]];
+const CHARTS = [["CPU", "AVG", "CPU, mean"], ["CPU", "STD", "CPU, deviation"], ["Memory", "AVG", "Memory, mean"], ["Memory", "STD", "Memory, deviation"]];
+const HEIGHT = 200;
+const MOST_PODS = 50;
+
+export function nodeView(app) {
+  const name = app.argument;
+  const summary = el("div"), charts = el("div.columns"), findings = el("div"), pods = el("div"), scores = el("div.stack"), known = el("div");
+  const ranges = el("div.tools");
+  const root = el("div.stack", {}, el("h2", {}, `Node ${name}`), summary,
+    el("section.card", {}, el("h2", {}, "History"), ranges, charts),
+    el("div.columns", {},
+      el("section.card", {}, el("h2", {}, "Scores now, and why"), scores),
+      el("div.stack", {},
+        el("section.card", {}, el("h2", {}, "Pods"), pods),
+        el("section.card", {}, el("h2", {}, "Findings"), findings),
+        el("section.card", {}, el("h2", {}, "As the scheduling plug-ins know it"), known))));
+  const pictures = new Pictures(charts);
+
+  function update() {
+    const node = app.state.nodes.find((each) => each.name === name);
+    summary.replaceChildren(node ? numbersOf(node) : app.nothing() ?? told(`No metrics of a node ${name}.`, "The fleet has the names of all that there are."));
+    if (!ranges.firstChild) {
+      ranges.append(choice("The last", RANGES, app.params.get("range") ?? "-1h", (range) => {
+        app.set({ range });
+        pictures.range = "";
+        askHistory().catch(() => {});
+      }));
+    }
+  }
+
+  async function askHistory() {
+    const windows = app.state.overview?.windows ?? ["5m", "10m", "15m"];
+    const from = app.params.get("range") ?? "-1h";
+    const step = { "-1h": "1m", "-6h": "2m", "-24h": "10m" }[from] ?? "1m";
+    const query = `host=${encodeURIComponent(name)}&type=CPU&type=Memory&operator=AVG&operator=STD&from=${encodeURIComponent(from)}&step=${step}`;
+    await into(charts, async () => {
+      const asked = await Promise.all(windows.map((window) => ask(`api/v1/history?${query}&window=${window}`)));
+      await pictures.show(asked.map(({ body }) => body), windows);
+      return null;
+    });
+  }
+
+  async function askFindings() {
+    const { body } = await ask("api/v1/findings");
+    const mine = body.findings.filter((each) => each.node === name);
+    return table("Findings of this node", [["Kind"], ["Metric", "code"], ["Reason", "long"], ["Done"], ["Last seen", "name"]],
+      mine.map((each) => [each.kind, each.metric || "all", each.reason, each.remedy, `${seconds(Math.max(0, body.timestamp - each.last_seen))} ago`]),
+      { empty: "nothing was found" });
+  }
+
+  async function askPods() {
+    const { body } = await ask(`api/v1/pods?host=${encodeURIComponent(name)}`);
+    const rows = body.pod.map((pod, i) => ({ name: `${body.namespace[i]}/${pod}`, cores: body.cores[i], bytes: body.bytes[i] }))
+      .sort((a, b) => (b.cores ?? -1) - (a.cores ?? -1));
+    const rest = rows.length - MOST_PODS;
+    return el("div", {}, table("Pods of this node", [["Pod", "long"], ["Cores", "number"], ["Memory", "number"]],
+      rows.slice(0, MOST_PODS).map((pod) => [pod.name, cores(pod.cores), bytes(pod.bytes)])),
+    rest > 0 ? el("p.quiet", {}, `and ${count(rest, "more pod")}`) : null);
+  }
+
+  async function askScores(profiles) {
+    const made = await Promise.all(profiles.map(async (profile) => {
+      const path = `scheduler/${encodeURIComponent(profile)}/score?limit=1&node=${encodeURIComponent(name)}`;
+      const body = await post(path, pasted(), "application/yaml");
+      const [node] = body.nodes;
+      return el("div", {}, profiles.length > 1 ? el("h3", {}, `Profile ${profile}`) : null,
+        node ? explanation(node, body.time) : el("p", {}, "The scheduling plug-ins do not know this node."));
+    }));
+    return el("div.stack", {}, el("p.quiet", {}, "Of the pod in the ", el("a", { href: "#/score" }, "score explorer"), "."), made);
+  }
+
+  async function askKnown(profile) {
+    const { body } = await ask(`scheduler/${encodeURIComponent(profile)}/nodes/${encodeURIComponent(name)}`);
+    const { load: _load, recent, reserved, sampled: _sampled, ...rest } = body.nodes[name];
+    const amounts = (each) => (each && typeof each === "object"
+      ? Object.entries(each).map(([resource, value]) => amount(resource, value)).join(", ") : plain(each));
+    return el("dl.steps", {}, [...Object.entries(rest).map(([key, value]) => [key, amounts(value)]),
+      ["recently assigned", count(recent.length, "pod")], ["reserved for", reserved.join(", ") || "none"],
+    ].map(([key, value]) => [el("dt", {}, key), el("dd", {}, value)]).flat());
+  }
+
+  return {
+    title: name, root, update,
+    async refresh() {
+      const work = [into(findings, askFindings), into(pods, askPods), askHistory()];
+      if (app.state.overview?.scheduler) {
+        const { body: { profiles } } = await ask("scheduler/plugins");
+        work.push(into(scores, () => askScores(profiles)), into(known, () => askKnown(profiles[0])));
+      } else {
+        for (const each of [scores, known]) each.replaceChildren(el("p.quiet", {}, "No scheduling plug-ins are configured ([scheduler.NAME])."));
+      }
+      await Promise.all(work);
+    },
+    end() {
+      pictures.end();
+    },
+  };
+}
+
+/** Puts what `make` gives into a place; an error is told there, and hurts nobody else. */
+async function into(place, make) {
+  try {
+    const made = await make();
+    if (made) place.replaceChildren(made);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (error.status) place.replaceChildren(el("p", {}, error.message), el("p.quiet", {}, error.hint));
+  }
+}
+
+function amount(resource, value) {
+  if (resource === "cpu") return `${value / 1000} cores`;
+  if (resource === "memory" || resource === "ephemeral-storage") return `${bytes(value)} of ${resource}`;
+  return `${value} ${resource}`;
+}
+
+function numbersOf(node) {
+  const state = { [STATES.fresh]: "fresh", [STATES.silent]: `silent for ${seconds(node.age ?? 0)}`,
+    [STATES.quarantined]: "quarantined", [STATES.lost]: `lost ${seconds(node.age ?? 0)} ago` }[node.state];
+  const load = (each) => [percent(each?.mean), each ? `± ${percent(each.deviation)}, ${each.window}` : ""];
+  return numbers([["State", state], ["CPU", load(node.cpu)], ["Memory", load(node.memory)]]);
+}
+
+/** The curves; the library that draws them comes when it is first needed. */
+class Pictures {
+  constructor(place) {
+    this.place = place;
+    this.charts = [];
+    this.range = "";
+    this.forget = onThemeChange(() => this.redraw());
+    this.sizes = new ResizeObserver(() => this.fit());
+    this.sizes.observe(place);
+  }
+
+  async show(answers, windows) {
+    const { default: UPlot } = await import("./vendor/uPlot.esm.js");
+    styles();
+    this.last = [answers, windows];
+    const data = CHARTS.map(([type, operator]) => aligned(answers, type, operator));
+    this.shown = [answers[0].start, answers[0].end];
+    if (this.charts.length && this.range === windows.join()) {
+      this.charts.forEach((chart, i) => chart.setData(data[i]));
+      return;
+    }
+    this.clear();
+    this.range = windows.join();
+    const cards = CHARTS.map(([, , title]) => el("div.chart", {}, el("h3", {}, title)));
+    this.place.replaceChildren(...cards);
+    this.charts = data.map((each, i) => new UPlot(options(cards[i].clientWidth, windows, () => this.shown), each, cards[i]));
+    cards.forEach((card, i) => card.append(el("p.hidden-text", {}, inWords(data[i], windows))));
+  }
+
+  redraw() {
+    this.range = "";
+    if (this.last) this.show(...this.last);
+  }
+
+  fit() {
+    for (const chart of this.charts) chart.setSize({ width: chart.root.parentElement.clientWidth, height: HEIGHT });
+  }
+
+  clear() {
+    for (const chart of this.charts) chart.destroy();
+    this.charts = [];
+  }
+
+  end() {
+    this.forget();
+    this.sizes.disconnect();
+    this.clear();
+  }
+}
+
+function styles() {
+  if (document.getElementById("uplot-style")) return;
+  document.head.append(el("link", { id: "uplot-style", rel: "stylesheet", href: "web/vendor/uPlot.min.css" }));
+}
+
+/** Times, and one list of values for each answer; null where one has none. */
+function aligned(answers, type, operator) {
+  const series = answers.map((answer) => new Map(answer.series
+    .filter((each) => each.type === type && each.operator === operator).flatMap((each) => each.points)));
+  const times = [...new Set(series.flatMap((each) => [...each.keys()]))].sort((a, b) => a - b);
+  return [times, ...series.map((each) => times.map((time) => each.get(time) ?? null))];
+}
+
+function options(width, windows, shown) {
+  const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
+  return {
+    width, height: HEIGHT, cursor: { y: false }, scales: { x: { range: shown }, y: { range: (_, low, high) => [0, Math.max(10, (high ?? 10) * 1.1)] } },
+    axes: [{ ...axis, values: (_, times) => times.map((time) => clock(time).slice(0, 5)) },
+      { ...axis, values: (_, values) => values.map((value) => `${value} %`), size: 56 }],
+    series: [{ value: (_, time) => (time == null ? "–" : clock(time)) }, ...windows.map((window, i) => ({
+      label: window, stroke: colour(`series-${(i % 3) + 1}`), width: 2, dash: [[], [8, 4], [2, 3]][i % 3], spanGaps: false,
+      value: (_, value) => percent(value),
+    }))],
+  };
+}
+
+function inWords([times, ...series], windows) {
+  if (!times.length) return "Nothing is stored of this time.";
+  return series.map((values, i) => `${windows[i]}: last ${percent(values.findLast((value) => value != null))}`).join(", ");
+}

@@ -1,0 +1,88 @@
+// Paste a pod, see how a profile ranks the nodes for it, and why.
+
+import { ApiError, ask, post } from "./api.js";
+import { el, select, table, told } from "./dom.js";
+import { count, seconds } from "./format.js";
+import { pasted, remember } from "./manifest.js";
+import { explanation, reasonOf, scoreOf } from "./why.js";
+
+export function scoreView(app) {
+  const text = el("textarea", { id: "manifest", value: pasted(), spellcheck: false, "aria-describedby": "manifest-help" });
+  const profiles = el("div"), answer = el("div.stack", { "aria-live": "polite" }), why = el("div");
+  const form = el("form.card.stack", { onsubmit: (event) => { event.preventDefault(); rank(); } },
+    el("h2", {}, "A pod"),
+    el("div", {}, el("label.quiet", { htmlFor: "manifest" }, "Manifest, YAML or JSON"), text,
+      el("p.quiet", { id: "manifest-help" }, "A Pod, or what makes pods: a Deployment, StatefulSet, DaemonSet, Job, … Nothing is created, and nothing reserved.")),
+    el("div.tools", {}, profiles, el("button", {}, "Rank nodes")));
+  const root = el("div.columns", {}, el("div.stack", {}, form, why), answer);
+  let asked = false, last = null;
+
+  const profile = () => app.params.get("profile") ?? "";
+
+  function update() {
+    const { overview } = app.state;
+    if (overview && !overview.scheduler) {
+      root.replaceChildren(told("No scheduling plug-ins are configured.", "A [scheduler.NAME] in the settings names some: docs/scheduling.md. load-watcher demo has them."));
+    } else if (last) show();
+  }
+
+  async function askProfiles() {
+    const { body } = await ask("scheduler/plugins");
+    const names = body.profiles.includes(profile()) || !profile() ? body.profiles : [profile(), ...body.profiles];
+    if (!profile()) app.params.set("profile", names.includes("default") ? "default" : names[0]);
+    profiles.replaceChildren(select("Profile", names.map((name) => [name, name]), profile(), (name) => {
+      app.set({ profile: name, node: null });
+      rank();
+    }));
+  }
+
+  async function rank() {
+    try {
+      last = await post(`scheduler/${encodeURIComponent(profile())}/score`, text.value, "application/yaml");
+      remember(text.value); // other views ask about it too, so it must be a pod
+      show();
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      last = null;
+      why.replaceChildren();
+      answer.replaceChildren(el("div.card", { role: "alert" }, el("p.bad", {}, error.message), el("p.quiet", {}, error.hint)));
+    }
+  }
+
+  function show() {
+    const chosen = last.nodes.find((node) => node.name === app.params.get("node")) ?? last.nodes[0];
+    const rows = last.nodes.map((node, i) => [
+      el("button.plain", { type: "button", onclick: () => app.set({ node: node.name }), "aria-pressed": String(node === chosen) }, node.name),
+      String(i + 1), el("span", { className: node.passes ? "" : "bad" }, scoreOf(node)), reasonOf(node),
+    ]);
+    const ranking = table("Ranking", [["Node"], ["Rank", "number"], ["Score", "number"], ["Why", "long"]], rows, { empty: "no node is known" });
+    ranking.querySelectorAll("tbody tr").forEach((row, i) => row.classList.toggle("chosen", last.nodes[i] === chosen));
+    const rest = last.of - last.nodes.length;
+    const focused = document.activeElement?.closest("button.plain")?.textContent;
+    answer.replaceChildren(
+      el("section.card", {}, el("h2", {}, `Ranking of ${count(last.of, "node")} by ${last.profile}`), el("p.quiet", {}, loadOf(last)), ranking,
+        rest > 0 ? el("p.quiet", {}, `and ${count(rest, "more node")}`) : null));
+    why.replaceChildren(chosen ? el("section.card", {}, el("h2", {}, `Why ${chosen.name}?`), explanation(chosen, last.time)) : "");
+    if (focused) [...answer.querySelectorAll("button.plain")].find((button) => button.textContent === focused)?.focus();
+  }
+
+  return {
+    title: "Score", root, update,
+    /** Once; a ranking is asked for, and does not change under the reader's eyes. */
+    async refresh() {
+      if (asked || !app.state.overview?.scheduler) return;
+      asked = true;
+      try {
+        await askProfiles();
+        await rank();
+      } catch (error) {
+        asked = false;
+        throw error;
+      }
+    },
+  };
+}
+
+function loadOf({ load }) {
+  return load == null ? "There is no load to go by." : `By load from ${load.source}, ${seconds(load.age_s)} old.`;
+}
