@@ -37,6 +37,7 @@ from scorers.plain import plain, plain_map
 from scorers.profiles import PluginSettings
 from scorers.ranking import Filtered, Profile, Ranked
 from scorers.registry import UnknownPlugin, extension_points, factory_of, known_names
+from scorers.shadow_mode import ShadowMode
 from scorers.table import PodInfo, Table, identity, pod_info
 from scorers.telemetry import SchedulerTelemetry
 from watcher.api.openapi import Answer, Operation, Parameter, failure
@@ -71,8 +72,8 @@ _MALFORMED = failure("these are no ExtenderArgs")
 
 
 class Extender:
-    """The handlers, over one table. `now` gives unix seconds; `bind` is None where no Kubernetes API can be had, and
-    `decisions` where nobody wants them remembered."""
+    """The handlers, over one table. `now` gives unix seconds; `bind` is None where no Kubernetes API can be had,
+    `decisions` where nobody wants them remembered, and `shadow` where nobody asks other profiles."""
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class Extender:
         now: Callable[[], float],
         bind: Bind | None = None,
         decisions: DecisionLog | None = None,
+        shadow: ShadowMode | None = None,
     ) -> None:
         self.table = table
         self.profiles = profiles
@@ -89,6 +91,7 @@ class Extender:
         self._now = now
         self._bind = bind
         self._decisions = decisions
+        self._shadow = shadow
 
     def routes(self) -> list[Route]:
         """What the watcher's application is to serve."""
@@ -158,6 +161,8 @@ class Extender:
         self._begin(info.pod)
         there, rows, _ = self._rows(names)
         self.telemetry.unknown(captured[0], len(names) - len(there))
+        if self._shadow is not None:
+            self._shadow.heard(info.key, rows, verb="filter")
         filtered = profile.filter(info, rows, now=self._now())
         if self._decisions is not None:
             self._decisions.filtered(captured[0], info, there, filtered, asked=len(names))
@@ -171,6 +176,8 @@ class Extender:
         self._begin(info.pod)
         there, rows, known = self._rows(names)
         self.telemetry.unknown(captured[0], len(names) - len(there))
+        if self._shadow is not None:
+            self._shadow.heard(info.key, rows, verb="prioritize")
         now = self._now()
         ranked = profile.rank(info, rows, now=now)
         most = 100.0 if profile.settings.precise_scores else float(wire.MOST)

@@ -9,6 +9,8 @@ A profile is a table `[scheduler.NAME]`:
     reserve = "prioritize"      or "bind" or "off": when a pod is counted on the node that it was given
     bind = false                whether pods are bound through the extender
 
+Beside them `shadow = ["NAME", …]` in [scheduler] names those that shadow mode asks; a table of that name is a profile.
+
 Every problem is named at once, with its key and its cure.
 """
 
@@ -31,6 +33,7 @@ from watcher.settings.values import nearest
 Reserve = Literal["prioritize", "bind", "off"]
 
 LARGEST_WEIGHT = 10_000
+SHADOW = "shadow"
 KEYS = ("plugins", "from", "profile", "precise_scores", "reserve", "bind")
 API_GROUP = "kubescheduler.config.k8s.io/"
 EXTENSION_POINTS = ("multiPoint", "filter", "preScore", "score")
@@ -80,8 +83,10 @@ def read_profiles(
     """The profiles of the table [scheduler], problems, and notices about what was passed over. Files that `from` names
     are sought from `cwd`; `served` are the watcher's windows, where they are known."""
     reading = _Reading(served)
-    profiles = [_read_profile(name, table, reading, cwd=cwd) for name, table in scheduler.items()]
+    tables = {name: table for name, table in scheduler.items() if not _is_shadow(name, table)}
+    profiles = [_read_profile(name, table, reading, cwd=cwd) for name, table in tables.items()]
     found = tuple(profile for profile in profiles if profile is not None)
+    _check_shadow(scheduler, tables, reading)
     return found, tuple(reading.problems), tuple(reading.notices)
 
 
@@ -89,6 +94,31 @@ def validate(scheduler: Mapping[str, Any], *, served: Sequence[Window] = ()) -> 
     """What is wrong with the table [scheduler], for the settings' own list; and, where the watcher's windows are known,
     what it asks of them that they are not."""
     return list(read_profiles(scheduler, cwd=Path.cwd(), served=served)[1])
+
+
+def shadow_of(scheduler: Mapping[str, Any]) -> tuple[str, ...]:
+    """The profiles that shadow mode asks, of a table [scheduler] without problems."""
+    given = scheduler.get(SHADOW)
+    return tuple(given) if isinstance(given, list) else ()
+
+
+def _is_shadow(name: str, table: Any) -> bool:
+    return name == SHADOW and not isinstance(table, Mapping)
+
+
+def _check_shadow(scheduler: Mapping[str, Any], tables: Mapping[str, Any], reading: _Reading) -> None:
+    key, given = f"scheduler.{SHADOW}", scheduler.get(SHADOW)
+    if given is None or isinstance(given, Mapping):
+        return
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        reading.wrong(key, f"{given!r} is no list of profiles", f'for example {SHADOW} = ["default"]')
+        return
+    for name in sorted(set(given) - set(tables)):
+        near = nearest(name, tables)
+        cure = f"did you mean {near}?" if near else f"profiles are: {', '.join(tables) or 'none'}"
+        reading.wrong(key, f"there is no profile {name!r}", cure)
+    for name in sorted({each for each in given if given.count(each) > 1}):
+        reading.wrong(key, f"{name} stands there twice", "leave one out")
 
 
 def _read_profile(name: str, table: Any, reading: _Reading, *, cwd: Path) -> ProfileSettings | None:

@@ -22,8 +22,10 @@ from scorers.decision_log import DecisionLog
 from scorers.extender import Extender
 from scorers.koordinator.classes import priority_class, qos_of
 from scorers.koordinator.metrics import NodeMetricObject, PodKey, read_node_metric
-from scorers.profiles import ProfileSettings, read_profiles
+from scorers.profiles import ProfileSettings, read_profiles, shadow_of
 from scorers.ranking import Profile
+from scorers.shadow_answers import ShadowAnswers
+from scorers.shadow_mode import ShadowMode
 from scorers.table import Table
 from scorers.wire import ExtenderBindingArgs
 from watcher.client import InProcessClient, WatcherError
@@ -58,7 +60,17 @@ class Scheduling:
         self.decisions = DecisionLog(
             serving.decisions, self.table, now=serving.now, window=lambda: serving.windows[-1].label
         )
-        self.extender = Extender(self.table, self._profiles, now=serving.now, bind=self._bind, decisions=self.decisions)
+        self.shadow = ShadowMode(self.table, self._profiles, shadow_of(scheduler), serving.decisions, now=serving.now)
+        self.extender = Extender(
+            self.table,
+            self._profiles,
+            now=serving.now,
+            bind=self._bind,
+            decisions=self.decisions,
+            shadow=self.shadow,
+        )
+        if self.shadow.names and not self.shadow.is_on:
+            log.warning('shadow mode is off: store.decisions = "0s" keeps nothing of what it sees')
         self._prepared = True
         self._blind = ""
         self._podless = ""
@@ -67,7 +79,10 @@ class Scheduling:
         """What the service is to run of this."""
         serving = self._serving
         answers = DecisionAnswers(self.decisions, serving.decisions, now=serving.now, pod=self._cluster.pod)
-        routes = (*self.extender.routes(), *answers.routes())
+        shadows = ShadowAnswers(
+            self.shadow, serving.decisions, now=serving.now, window=lambda: serving.windows[-1].label
+        )
+        routes = (*self.extender.routes(), *answers.routes(), *shadows.routes())
         telemetry = (self.extender.telemetry,)
         return Made(routes, (self.life,), telemetry, renew=self.renew, pod_classes=self.pod_classes)
 
@@ -103,9 +118,9 @@ class Scheduling:
         if trial.needs.node_metrics and not self._follows_node_metrics:
             told = 'nodeMetricSource "cluster" was not there at the start, so NodeMetrics are not followed'
             raise SettingsError([Problem("scheduler", told, "restart load-watcher with these settings")])
-        return partial(self._put_in_place, profiles, notices)
+        return partial(self._put_in_place, profiles, notices, shadow_of(scheduler))
 
-    def _put_in_place(self, profiles: Sequence[ProfileSettings], notices: Sequence[str]) -> None:
+    def _put_in_place(self, profiles: Sequence[ProfileSettings], notices: Sequence[str], shadow: Sequence[str]) -> None:
         """At once, so that no request sees half of it. Where sums over all pods are among what is new, that takes as
         long as counting them."""
         for notice in notices:
@@ -119,6 +134,7 @@ class Scheduling:
             profile.close(but=new.get(profile.settings.name))
         self._profiles.clear()
         self._profiles.update(new)
+        self.shadow.names = tuple(shadow)
         self._client = self._made_client()
         self._prepared = False
 
@@ -138,6 +154,7 @@ class Scheduling:
         following = [
             asyncio.create_task(self._follow(), name="scheduling-load"),
             asyncio.create_task(self.decisions.store_on(), name="scheduling-decisions"),
+            asyncio.create_task(self.shadow.run(), name="scheduling-shadow"),
         ]
         try:
             yield
@@ -148,14 +165,17 @@ class Scheduling:
             await self._client.close()
             await self._cluster.close()
             await self.decisions.flush()
+            self.shadow.flush()
 
     # --- what keeps the table up -------------------------------------------------------------------------------------
 
     def _node_changed(self, name: str, _old: Node | None, new: Node | None) -> None:
+        self.shadow.node_changed(name, new)
         self.table.set_node(name, new)
 
     def _pod_changed(self, _name: str, old: Pod | None, new: Pod | None) -> None:
         self.decisions.pod_changed(old, new)
+        self.shadow.pod_changed(old, new)
         self.table.set_pod(old, new, now=self._serving.now())
 
     def _node_metric_changed(self, name: str, _old: NodeMetricObject | None, new: NodeMetricObject | None) -> None:

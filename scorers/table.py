@@ -11,7 +11,7 @@ One writer, the event loop. No I/O, no clock: `now` (unix seconds) is passed in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -357,7 +357,13 @@ class Table:
     @contextmanager
     def without(self, key: str) -> Iterator[None]:
         """As if this pod had no reservation, if it has one, within the block; nothing else may run meanwhile."""
-        held = self._pods[key] if key in self._reserved else None
+        with self.absent(key) if key in self._reserved else nullcontext():
+            yield
+
+    @contextmanager
+    def absent(self, key: str) -> Iterator[None]:
+        """As if this pod were on no node, bound or reserved, within the block; nothing else may run meanwhile."""
+        held, is_reserved = self._pods.get(key), key in self._reserved
         if held is None:
             yield
             return
@@ -366,7 +372,10 @@ class Table:
         try:
             yield
         finally:
-            self.reserve(held.info.pod, node, now=held.at, until=held.until)
+            if is_reserved:
+                self.reserve(held.info.pod, node, now=held.at, until=held.until)
+            else:
+                self._assign(held.info.pod, node, at=held.at)
 
     @property
     def reserved(self) -> Mapping[str, str]:

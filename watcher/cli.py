@@ -457,6 +457,21 @@ def why(pod: str, at: str | None, **given: Any) -> None:
     _print_answer(asked, partial(asking_why.as_tables, explained=given["explain"]), output=given["output"])
 
 
+@main.command()
+@click.option("--since", metavar="TIME", help="Only what was bound since: 6h, a date, or unix seconds; else all kept.")
+@_with_options(*_ASKING)
+@_OUTPUT
+def shadow(since: str | None, **given: Any) -> None:
+    """Say what other profiles would have done with the pods that were bound, with the uncertainty.
+
+    The profiles are those of [scheduler] shadow = ["NAME", ...]; nothing is placed by them.
+    """
+    from scorers import asking_shadow
+
+    asked = asking_shadow.shadow(given["url"], since=since, token=_token(given))
+    _print_answer(asked, asking_shadow.as_tables, output=given["output"])
+
+
 def _token(given: Mapping[str, Any]) -> str | None:
     """What is in --token-file."""
     file: Path | None = given["token_file"]

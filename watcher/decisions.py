@@ -46,6 +46,15 @@ class DecisionsHeld:
     last: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StoredShadow:
+    """What other profiles would have done with a pod that was bound. `time` in microseconds since 1970 is its name too;
+    `payload` is its maker's."""
+
+    time: int
+    payload: bytes
+
+
 class DecisionsUnavailable(Exception):
     """What was kept cannot be read now; `hint` says what the operator can do."""
 
@@ -79,4 +88,12 @@ class DecisionStore(Protocol):
 
     async def decisions_held(self) -> DecisionsHeld:
         """What can be asked for at all. Raises DecisionsUnavailable."""
+        ...
+
+    def keep_shadows(self, shadows: Sequence[StoredShadow], *, lost: int = 0) -> None:
+        """As keep_decisions, of what shadow mode saw: kept as long, and as many."""
+        ...
+
+    async def shadows(self, *, start: int, end: int | None = None, limit: int) -> list[StoredShadow]:
+        """The newest with start <= time < end (microseconds), oldest first. Raises DecisionsUnavailable."""
         ...

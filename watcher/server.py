@@ -39,7 +39,14 @@ from watcher.api import make_app
 from watcher.api.runner import Runner
 from watcher.api.service import HistoryUnavailable, StoredSeries
 from watcher.collect_policy import SHORTEST_INTERVAL_S, CollectPolicies, CollectPolicy
-from watcher.decisions import DecisionOutcome, DecisionsHeld, DecisionStore, DecisionsUnavailable, StoredDecision
+from watcher.decisions import (
+    DecisionOutcome,
+    DecisionsHeld,
+    DecisionStore,
+    DecisionsUnavailable,
+    StoredDecision,
+    StoredShadow,
+)
 from watcher.exposition import View
 from watcher.handover import Origin
 from watcher.heap import share_one_heap
@@ -485,6 +492,15 @@ class Watcher:
     async def decisions_held(self) -> DecisionsHeld:
         try:
             return await self._store.decisions_held()
+        except StoreError as error:
+            raise DecisionsUnavailable(str(error), error.hint) from error
+
+    def keep_shadows(self, shadows: Sequence[StoredShadow], *, lost: int = 0) -> None:
+        self._store.keep_shadows(shadows, lost=lost)
+
+    async def shadows(self, *, start: int, end: int | None = None, limit: int) -> list[StoredShadow]:
+        try:
+            return await self._store.shadows(start=start, end=end, limit=limit)
         except StoreError as error:
             raise DecisionsUnavailable(str(error), error.hint) from error
 

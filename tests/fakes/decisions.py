@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from watcher.decisions import DecisionOutcome, DecisionsHeld, DecisionStore, DecisionsUnavailable, StoredDecision
+from watcher.decisions import (
+    DecisionOutcome,
+    DecisionsHeld,
+    DecisionStore,
+    DecisionsUnavailable,
+    StoredDecision,
+    StoredShadow,
+)
 
 
 class DecisionList(DecisionStore):
@@ -11,6 +18,7 @@ class DecisionList(DecisionStore):
 
     def __init__(self, *, kept: float = 86400.0) -> None:
         self.decisions: dict[int, StoredDecision] = {}
+        self.shadowed: dict[int, StoredShadow] = {}
         self.kept = kept
         self.lost = 0
         self.away = ""
@@ -44,6 +52,18 @@ class DecisionList(DecisionStore):
         self._answer()
         times = self.decisions.keys()
         return DecisionsHeld(len(times), min(times, default=None), max(times, default=None))
+
+    def keep_shadows(self, shadows: Sequence[StoredShadow], *, lost: int = 0) -> None:
+        assert self.kept, "nobody wants them"
+        self.lost += lost
+        self.shadowed |= {each.time: each for each in shadows}
+
+    async def shadows(self, *, start: int, end: int | None = None, limit: int) -> list[StoredShadow]:
+        self._answer()
+        found = [
+            each for time, each in sorted(self.shadowed.items()) if start <= time < (2**63 if end is None else end)
+        ]
+        return found[-limit:]
 
     def _answer(self) -> None:
         if self.away:

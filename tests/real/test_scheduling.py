@@ -8,6 +8,7 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +53,25 @@ def add_node(kube: FakeKube, name: str) -> None:
 
 
 def add_pod(
-    kube: FakeKube, name: str, *, node: str = "", milli: int = 1000, phase: str = "Running", uid: str = ""
+    kube: FakeKube,
+    name: str,
+    *,
+    node: str = "",
+    milli: int = 1000,
+    phase: str = "Running",
+    uid: str = "",
+    scheduled: str = SCHEDULED,
 ) -> None:
     container = {"name": "c", "resources": {"requests": {"cpu": f"{milli}m"}, "limits": {"cpu": f"{milli}m"}}}
     spec: dict[str, Any] = {"containers": [container], **({"nodeName": node} if node else {})}
     metadata = {"name": name, "namespace": "default", "uid": uid or f"uid-{name}"}
-    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": SCHEDULED}
-    status = {"phase": phase, **({"conditions": [scheduled]} if node else {})}
+    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": scheduled}
+    status = {"phase": phase, **({"conditions": [condition]} if node else {})}
     kube.put(PODS, f"default/{name}", metadata=metadata, spec=spec, status=status)
 
 
-def extending(run_service: RunService, kube: FakeKube, tmp_path: Path) -> Service:
-    config = CONFIG.format(kubeconfig=kube.kubeconfig(tmp_path / "kubeconfig"))
+def extending(run_service: RunService, kube: FakeKube, tmp_path: Path, *, more: str = "") -> Service:
+    config = CONFIG.format(kubeconfig=kube.kubeconfig(tmp_path / "kubeconfig")) + more
     return run_service("--provider", "host", config=config, env={"NODE_NAME": "worker-1"})
 
 
@@ -159,6 +167,49 @@ def test_what_was_decided_before_a_kill_is_told_after_it(run_service: RunService
     wait_for(lambda: decision(service, "missed")["outcome"]["kind"] == "bound", what="the pod to be seen")
     told = CliRunner().invoke(main, ["why", "missed", "--url", service.url])
     assert (0, True) == (told.exit_code, "bound to worker-1" in told.stdout), told.output
+    assert 0 == service.stop()
+    assert "Traceback" not in service.log()
+
+
+def now_stamp() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_what_other_profiles_would_have_done_is_told_also_after_a_kill(
+    run_service: RunService, kube: FakeKube, tmp_path: Path
+):
+    """Of a pod that nobody asked us about, and one that we were asked about."""
+    for name in ("worker-1", "worker-2"):
+        add_node(kube, name)
+    for pod in ("old", "other", "ours"):
+        add_pod(kube, pod)
+    add_pod(kube, "old", node="worker-1")
+    more = (
+        '[scheduler]\nshadow = ["default", "limits"]\n[scheduler.limits]\nplugins = [{name = "NodeResourceLimits"}]\n'
+    )
+    service = extending(run_service, kube, tmp_path, more=more)
+    wait_for(lambda: requested(service) == {"worker-1": 1000, "worker-2": 0}, what="nodes and pods")
+    wait_for(lambda: nodes_of(service)["worker-1"]["load"], what="load")
+    post(service, "prioritize", asking("worker-1", "worker-2", pod="ours"))
+    for pod in ("other", "ours"):
+        add_pod(kube, pod, node="worker-1", scheduled=now_stamp())
+
+    def seen() -> dict[str, Any] | None:
+        report: dict[str, Any] = service.get("/scheduler/shadow").json()
+        return report if report["bindings"] + len(report["left_out"]) >= 2 else None
+
+    found = wait_for(seen, what="both in the report")
+    assert found is not None
+    assert (2, [], {"asked": 1, "estimated": 1}) == (found["bindings"], found["left_out"], found["candidates"])
+    of_profiles = {each["profile"]: each for each in found["profiles"]}
+    assert (2, 2) == (of_profiles["limits"]["other"], of_profiles["default"]["bindings"])
+    assert 2 == of_profiles["limits"]["difference"]["CPU"]["now"]["unknown"]  # worker-2 has no load
+    with closing(sqlite3.connect(service.directory / "load-watcher.db")) as database:
+        wait_for(lambda: database.execute("SELECT count(*) FROM shadow_binding").fetchone() == (2,), what="it on disk")
+    service.kill()
+    service.start()
+    told = CliRunner().invoke(main, ["shadow", "--url", service.url])
+    assert (0, True) == (told.exit_code, "2 pods bound" in told.stdout), told.output
     assert 0 == service.stop()
     assert "Traceback" not in service.log()
 

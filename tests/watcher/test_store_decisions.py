@@ -17,7 +17,7 @@ from tests.waiting import eventually
 from tests.watcher.conftest import enlarge
 from tests.watcher.ticks import START, cells_of, count, opened, query, restored_at, save, store_at, tick, url_of
 from watcher.cli import main
-from watcher.decisions import DecisionOutcome, DecisionsHeld, StoredDecision
+from watcher.decisions import DecisionOutcome, DecisionsHeld, StoredDecision, StoredShadow
 from watcher.store import Store, StoreError, database, sqlite
 from watcher.store.decisions import WaitingDecisions
 
@@ -159,6 +159,52 @@ def test_replicas_answer_for_each_other(server_database: str) -> None:
                 assert [some(1), some(0)] == await all_of(store)
                 assert 2 == (await store.decisions_held()).count
             assert [some(2)] == await all_of(other)
+
+    asyncio.run(run())
+
+
+# --- shadow bindings -------------------------------------------------------------------------------------------------
+
+
+def shadow(number: int, *, ago: float = 60.0, payload: bytes = b"s") -> StoredShadow:
+    return StoredShadow(BEGUN - int(ago * SECOND) + number, payload)
+
+
+def test_shadow_bindings_are_found_by_time_replaced_and_there_after_a_restart(place: str) -> None:
+    """The newest of a range, oldest first, whether they are written yet or not."""
+    many = [shadow(number) for number in range(5)]
+    again = shadow(3, payload=b"observed")
+
+    async def check(store: Store, fourth: StoredShadow) -> None:
+        expected = [*many[:3], fourth, many[4]]
+        assert expected == await store.shadows(start=0, limit=9)
+        assert expected[2:4] == await store.shadows(start=many[1].time, end=many[4].time, limit=2)
+
+    async def run() -> None:
+        async with opened(place) as store:
+            store.keep_shadows(many)
+            await check(store, many[3])
+            await eventually(lambda: count(place, "shadow_binding") == 5, what="them in the table")
+            await check(store, many[3])
+            store.keep_shadows([again])
+            await check(store, again)
+        async with opened(place) as store:
+            await check(store, again)
+            assert DecisionsHeld(0) == await store.decisions_held()
+
+    asyncio.run(run())
+
+
+def test_shadow_bindings_are_kept_as_long_as_decisions_and_as_many(place: str) -> None:
+    async def run() -> None:
+        async with opened(place, max_decisions=100) as store:
+            store.keep_shadows([shadow(number) for number in range(150)])
+            await eventually(lambda: count(place, "shadow_binding") == 100, what="the newest to be left")
+            assert shadow(50) == (await store.shadows(start=0, limit=1000))[0]
+        async with opened(place, decisions=30.0) as store:
+            assert [] == await store.shadows(start=0, limit=1000)
+            store.keep_shadows([shadow(1, ago=1)])
+            await eventually(lambda: count(place, "shadow_binding") == 1, what="the old ones to be gone")
 
     asyncio.run(run())
 

@@ -307,7 +307,7 @@ UNUSABLE = [
     (not_a_database, "is not an SQLite database"),
     (of_another_program, "is the database of another program .tables dashboard"),
     (of_another_program_with_alembic, "is the database of another program .tables alembic_version, dashboard"),
-    (newer, "newer version of load-watcher: its schema is 9999, this version knows 0003"),
+    (newer, "newer version of load-watcher: its schema is 9999, this version knows 0004"),
     (newer_and_killed, "newer version of load-watcher"),
 ]
 

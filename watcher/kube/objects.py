@@ -187,9 +187,26 @@ class Container(msgspec.Struct, frozen=True, rename="camel", gc=False):
         force_setattr(self, "name", _one_text(self.name))
 
 
+_REQUIRED = "requiredDuringScheduling"  # …IgnoredDuringExecution, as yet
+
+
+def _forbids(affinity: Any) -> bool:
+    """Whether rules of affinity keep a pod off nodes, rather than prefer some; true of what it was made from."""
+    if not isinstance(affinity, dict):
+        return bool(affinity)
+    return any(name.startswith(_REQUIRED) for rules in affinity.values() if isinstance(rules, dict) for name in rules)
+
+
+def _forbids_spreading(constraints: Any) -> bool:
+    if not isinstance(constraints, list):
+        return bool(constraints)
+    return any(isinstance(each, dict) and each.get("whenUnsatisfiable") != "ScheduleAnyway" for each in constraints)
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """What is wanted of a pod. `node_name` is "" until it is bound; `resources` are those of the pod as a whole, which
-    Kubernetes 1.34 has by default, None where it has none."""
+    Kubernetes 1.34 has by default, None where it has none. Of `affinity` and `topology_spread_constraints` no more is
+    kept than whether they forbid anything."""
 
     node_name: str = ""
     priority: int | None = None
@@ -198,9 +215,18 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     init_containers: tuple[Container, ...] = ()
     overhead: Quantities = {}
     resources: Resources | None = None
+    node_selector: Mapping[str, str] = {}
+    affinity: Any = None
+    topology_spread_constraints: Any = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "node_name", _one_text(self.node_name))
+        if self.node_selector:
+            force_setattr(self, "node_selector", _one_map(self.node_selector))
+        if self.affinity is not None:
+            force_setattr(self, "affinity", _forbids(self.affinity))
+        if self.topology_spread_constraints is not None:
+            force_setattr(self, "topology_spread_constraints", _forbids_spreading(self.topology_spread_constraints))
         force_setattr(self, "priority_class_name", _one_text(self.priority_class_name))
 
 

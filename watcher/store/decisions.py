@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from watcher.decisions import DecisionOutcome, StoredDecision
+from watcher.decisions import DecisionOutcome, StoredDecision, StoredShadow
 
 MOST_WAITING = 10_000
 MOST_BYTES = 16 * 2**20
@@ -22,9 +22,10 @@ class Batch:
 
     decisions: tuple[StoredDecision, ...]
     outcomes: tuple[DecisionOutcome, ...]
+    shadows: tuple[StoredShadow, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.decisions or self.outcomes)
+        return bool(self.decisions or self.outcomes or self.shadows)
 
 
 class WaitingDecisions:
@@ -37,6 +38,7 @@ class WaitingDecisions:
         self._guard = threading.Lock()
         self._decisions: dict[int, StoredDecision] = {}
         self._outcomes: dict[int, DecisionOutcome] = {}
+        self._shadows: dict[int, StoredShadow] = {}
         self._bytes = 0
 
     def add(self, decisions: Sequence[StoredDecision], outcomes: Sequence[DecisionOutcome], *, lost: int = 0) -> None:
@@ -55,6 +57,17 @@ class WaitingDecisions:
             while len(self._outcomes) > self._most:
                 del self._outcomes[next(iter(self._outcomes))]
 
+    def add_shadows(self, shadows: Sequence[StoredShadow], *, lost: int = 0) -> None:
+        """The same for what shadow mode saw."""
+        with self._guard:
+            self.lost += lost
+            for shadow in shadows:
+                self._shadows.pop(shadow.time, None)
+                self._shadows[shadow.time] = shadow
+            while len(self._shadows) > self._most:
+                del self._shadows[next(iter(self._shadows))]
+                self.lost += 1
+
     def _remove(self, time: int) -> None:
         gone = self._decisions.pop(time, None)
         self._bytes -= 0 if gone is None else len(gone.payload)
@@ -62,7 +75,7 @@ class WaitingDecisions:
     def batch(self) -> Batch:
         """All that wait; they go on waiting until `settle`."""
         with self._guard:
-            return Batch(tuple(self._decisions.values()), tuple(self._outcomes.values()))
+            return Batch(tuple(self._decisions.values()), tuple(self._outcomes.values()), tuple(self._shadows.values()))
 
     def settle(self, batch: Batch, *, written: bool) -> None:
         """A batch is written, or given up for good. What took the place of a part of it meanwhile still waits."""
@@ -73,8 +86,11 @@ class WaitingDecisions:
             for outcome in batch.outcomes:
                 if self._outcomes.get(outcome.time) is outcome:
                     del self._outcomes[outcome.time]
+            for shadow in batch.shadows:
+                if self._shadows.get(shadow.time) is shadow:
+                    del self._shadows[shadow.time]
             if not written:
-                self.lost += len(batch.decisions)
+                self.lost += len(batch.decisions) + len(batch.shadows)
 
 
 def laid_over(stored: Iterable[StoredDecision], waiting: Batch) -> list[StoredDecision]:

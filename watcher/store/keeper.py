@@ -30,7 +30,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from watcher.decisions import DecisionOutcome, DecisionsHeld, StoredDecision
+from watcher.decisions import DecisionOutcome, DecisionsHeld, StoredDecision, StoredShadow
 from watcher.model import F32, I64, Finding, FindingKind, Operator, Remedy, Restored, TickRecord
 from watcher.store import codec, schema
 from watcher.store.codec import Grid, HourBuilder
@@ -487,6 +487,14 @@ class Store:
         """As watcher.decisions.DecisionStore has it. They wait for a disk that takes none, and the oldest are given up
         first; after `close` all are."""
         self._decisions.add(decisions, outcomes, lost=lost)
+        self._have_decisions_written()
+
+    def keep_shadows(self, shadows: Sequence[StoredShadow], *, lost: int = 0) -> None:
+        """As watcher.decisions.DecisionStore has it; they wait as decisions do."""
+        self._decisions.add_shadows(shadows, lost=lost)
+        self._have_decisions_written()
+
+    def _have_decisions_written(self) -> None:
         with self._guard:
             if self._accepts and self._writer is not None and not self._decisions_due:
                 self._decisions_due = True
@@ -504,8 +512,9 @@ class Store:
             self._database.check_still_there()
             with self._database.writing() as mine:
                 schema.put_decisions(mine, batch.decisions, batch.outcomes)
+                schema.put_shadows(mine, batch.shadows)
                 # as many as came, and some: so that the table is bounded also while there are no ticks to tidy after
-                self._tidier.forget_decisions(mine, limit=2 * len(batch.decisions) + 100)
+                self._tidier.forget_decisions(mine, limit=2 * max(len(batch.decisions), len(batch.shadows)) + 100)
         except Exception as error:
             if not self._database.is_trouble(error):
                 logger.exception("decisions cannot be stored and are given up")
@@ -555,6 +564,27 @@ class Store:
         times = [*waiting, *(time for each in found for time in (each.first, each.last) if time is not None)]
         count = len(waiting) + sum(each.count for each in found)
         return DecisionsHeld(count, min(times, default=None), max(times, default=None))
+
+    async def shadows(self, *, start: int, end: int | None = None, limit: int) -> list[StoredShadow]:
+        """As watcher.decisions.DecisionStore has it, of all watchers of the cluster. Raises StoreError if the database
+        cannot be read."""
+        first = max(start, self._oldest_decision())
+        last = 2**63 - 1 if end is None else end
+        waiting = self._decisions.batch().shadows
+
+        def read(mine: Rows) -> list[StoredShadow]:
+            return [
+                each
+                for rows in schema.of_cluster(mine)
+                for each in schema.shadows(rows, start=first, end=last, limit=limit)
+            ]
+
+        # Two watchers may have the same time; what waits takes the place of what this one stored, which is the last.
+        stored = await self._read(read)
+        anew = {each.time for each in waiting}
+        found = [each for each in stored if each.time not in anew]
+        found += [each for each in waiting if first <= each.time < last]
+        return sorted(found, key=lambda each: each.time)[-limit:]
 
     def _oldest_decision(self) -> int:
         """Those before are kept no longer, whether they are removed yet or not."""

@@ -16,7 +16,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from watcher.decisions import DecisionOutcome, DecisionsHeld, StoredDecision
+from watcher.decisions import DecisionOutcome, DecisionsHeld, StoredDecision, StoredShadow
 from watcher.model import Provenance, Restored, SampleBlock, TickRecord, Window, WindowRecord
 from watcher.store import codec
 from watcher.store.codec import HOUR, CodecError, Grid
@@ -113,7 +113,15 @@ decision = sa.Table(
     sa.Index("ix_decision_watcher_namespace_pod_time", "watcher", "namespace", "pod", "time"),
 )
 
-REVISIONS = ("0001", "0002", "0003")
+shadow_binding = sa.Table(
+    "shadow_binding",  # a pod that was bound, and what other profiles would have done; `time` is as a decision's
+    metadata,
+    _watcher(),
+    sa.Column("time", sa.BigInteger, primary_key=True),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+)
+
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Of the schema, oldest first. Here as well as in migrations/, because asking Alembic costs a start 0.1 s."""
 
 
@@ -507,26 +515,51 @@ def decisions_held(mine: Rows, *, start: int) -> DecisionsHeld:
     return DecisionsHeld(*mine.execute(query).one())
 
 
+def put_shadows(mine: Rows, shadows: Iterable[StoredShadow]) -> None:
+    """Store what shadow mode saw, each in the place of the one with its time."""
+    mine.upsert(shadow_binding, [{"time": each.time, "payload": each.payload} for each in shadows])
+
+
+def shadows(mine: Rows, *, start: int, end: int, limit: int) -> list[StoredShadow]:
+    """The newest with start <= time < end."""
+    when = shadow_binding.c.time
+    query = sa.select(when, shadow_binding.c.payload).where(mine.own(shadow_binding), when >= start, when < end)
+    return [StoredShadow(**row) for row in mine.execute(query.order_by(when.desc()).limit(limit)).mappings()]
+
+
+_DECIDED = (decision, shadow_binding)
+
+
 def forget_decisions(mine: Rows, *, oldest: int, newest: int, most: int, limit: int) -> int:
-    """Remove those that are not within oldest <= time <= newest, and the oldest of more than `most`; `limit` at once.
-    Returns how many. `newest` is there for clocks that stepped back, as in forget_windows."""
-    times = sa.select(decision.c.time).where(mine.own(decision))
-    surplus = mine.execute(times.order_by(decision.c.time.desc()).offset(most).limit(1)).scalar_one_or_none()
+    """Remove those that are not within oldest <= time <= newest, and the oldest of more than `most`; `limit` at once,
+    of shadow bindings as of decisions. Returns how many of the kind of which it were more. `newest` is there for clocks
+    that stepped back, as in forget_windows."""
+    return max(_forget(mine, table, oldest=oldest, newest=newest, most=most, limit=limit) for table in _DECIDED)
+
+
+def _forget(mine: Rows, table: sa.Table, *, oldest: int, newest: int, most: int, limit: int) -> int:
+    when = table.c.time
+    times = sa.select(when).where(mine.own(table))
+    surplus = mine.execute(times.order_by(when.desc()).offset(most).limit(1)).scalar_one_or_none()
     first = oldest if surplus is None else max(oldest, surplus + 1)
-    outside = times.where((decision.c.time < first) | (decision.c.time > newest)).order_by(decision.c.time).limit(limit)
-    return mine.execute(sa.delete(decision).where(mine.own(decision), decision.c.time.in_(outside))).rowcount
+    outside = times.where((when < first) | (when > newest)).order_by(when).limit(limit)
+    return mine.execute(sa.delete(table).where(mine.own(table), when.in_(outside))).rowcount
 
 
 def decision_hours(mine: Rows) -> set[int]:
-    """The hours of the oldest and of the newest decision."""
-    ends = sa.select(sa.func.min(decision.c.time), sa.func.max(decision.c.time)).where(mine.own(decision))
-    return {hour_of(time // MICROSECONDS) for time in mine.execute(ends).one() if time is not None}
+    """The hours of the oldest and of the newest decision, and of the shadow bindings too."""
+    ends = [
+        mine.execute(sa.select(sa.func.min(table.c.time), sa.func.max(table.c.time)).where(mine.own(table))).one()
+        for table in _DECIDED
+    ]
+    return {hour_of(time // MICROSECONDS) for both in ends for time in both if time is not None}
 
 
 def forget_decisions_of_hour(mine: Rows, hour: int) -> None:
-    """Remove all of an hour."""
-    within = decision.c.time.between(hour * MICROSECONDS, (hour + HOUR) * MICROSECONDS - 1)
-    mine.execute(sa.delete(decision).where(mine.own(decision), within))
+    """Remove all of an hour, shadow bindings included."""
+    for table in _DECIDED:
+        within = table.c.time.between(hour * MICROSECONDS, (hour + HOUR) * MICROSECONDS - 1)
+        mine.execute(sa.delete(table).where(mine.own(table), within))
 
 
 # --- watchers --------------------------------------------------------------------------------------------------------
@@ -561,6 +594,6 @@ def stored_bytes(mine: Rows) -> int:
     """Bytes of this watcher's payloads, which are nearly all of what it takes."""
     of_tables = [
         sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(table.c.payload)), 0)).where(mine.own(table))
-        for table in (sample_block, window_minute, window_hour, decision)
+        for table in (sample_block, window_minute, window_hour, decision, shadow_binding)
     ]
     return sum(int(mine.execute(query).scalar_one()) for query in of_tables)
