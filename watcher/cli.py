@@ -74,6 +74,8 @@ _SET = click.option(
 _SOURCE_OPTIONS = (
     click.option("--provider", metavar="NAME", help="Source of samples, like host or prometheus."),
     click.option("--address", metavar="URL", help="Where the source is."),
+    click.option("--trace", metavar="FILE", help="What the provider replay replays."),
+    click.option("--speed", metavar="X", help="How many times as fast; times of samples stay true."),
 )
 _SERVICE_OPTIONS = (
     click.option("--interval", metavar="DURATION", help="How often samples are fetched."),
@@ -89,6 +91,8 @@ _OPTIONS = (_CONFIG, *_SOURCE_OPTIONS, *_SERVICE_OPTIONS)
 _KEYS = {
     "provider": "provider.name",
     "address": "provider.address",
+    "trace": "provider.trace",
+    "speed": "provider.speed",
     "interval": "refresh.interval",
     "host": "server.host",
     "port": "server.port",

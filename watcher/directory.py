@@ -21,8 +21,8 @@ from watcher.node_metrics import Capacity
 if TYPE_CHECKING:
     from watcher.settings import Settings
 
-NAMED_ALREADY = ("host", "metrics-server")
-"""Providers of one machine, or whose names are those of the cluster."""
+NAMED_ALREADY = ("host", "metrics-server", "replay")
+"""Providers of one machine, whose names are those of the cluster, or whose cluster may be another one."""
 
 
 def known_node(node: Node, *, label: str) -> KnownNode:

@@ -64,6 +64,8 @@ def test_serve_has_the_flags_that_the_settings_name(run):
         "server.port": "7",
         "provider.name": "prometheus",
         "provider.address": "http://p:1",
+        "provider.trace": __file__,
+        "provider.speed": "24",
         "refresh.interval": "40s",
         "store.url": "sqlite:///x.db",
         "log.level": "error",

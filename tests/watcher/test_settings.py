@@ -321,13 +321,6 @@ def test_a_kubeconfig_must_exist_for_who_reads_it(loaded, problems):
     assert loaded('[provider]\nname = "host"', environ={"KUBE_CONFIG": "nowhere"}).provider.name == "host"
 
 
-def test_a_planned_provider_is_not_called_unknown(problems):
-    """A provider that is documented but not yet there is told from a misspelt one."""
-    (problem,) = problems(environ={"METRICS_PROVIDER_NAME": "replay"})
-    assert "is not in this version, which has datadog, host, " in problem.message
-    assert "METRICS_PROVIDER_NAME" in problem.message
-
-
 def test_prometheus_has_no_default_address_but_by_its_old_name(problems):
     """Only METRICS_PROVIDER_NAME brings the address that came with it."""
     (problem,) = problems('[provider]\nname = "prometheus"')

@@ -36,6 +36,7 @@ SOURCES = {
     "metrics-server": "KubernetesMetricsServer",
     "datadog": "Datadog",
     "signalfx": "SignalFx",
+    "replay": "Replay",
 }
 """How the source of each provider begins."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}

@@ -30,6 +30,7 @@ PROVIDERS: Mapping[str, str] = {
     "datadog": "watcher.providers.datadog:from_settings",
     "signalfx": "watcher.providers.signalfx:from_settings",
     "metrics-server": "watcher.providers.metrics_server:from_settings",
+    "replay": "watcher.providers.replay:from_settings",
 }
 
 

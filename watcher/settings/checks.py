@@ -54,6 +54,7 @@ def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
             _promql,
             _influxdb,
             _clouds,
+            _replay,
             _refresh,
             _windows,
             _store,
@@ -280,6 +281,23 @@ def _peers(settings: Settings) -> Iterator[Conflict]:
         message = f"is set, and the provider host ({settings.provider.reason}) knows this machine alone"
         cure = "leave peers.urls out, or set provider.name to the source that all replicas ask"
         yield Conflict(("peers.urls", "provider.name"), message, cure)
+
+
+def _replay(settings: Settings) -> Iterator[Conflict]:
+    provider = settings.provider
+    if provider.name != "replay":
+        return
+    if provider.trace is None:
+        cure = 'name a trace or a file of a store, for example provider.trace = "trace.csv.gz"'
+        yield Conflict(("provider.trace", "provider.name"), "is not set, and replay needs a recording", cure)
+    elif _is_store(settings, provider.trace):
+        message = f"{_is(settings, 'provider.trace')} is this service's own store (store.url), which it will write to"
+        yield Conflict(("provider.trace", "store.url"), message, "replay a copy, or give the service another store.url")
+
+
+def _is_store(settings: Settings, path: Path) -> bool:
+    _, is_file, store = settings.store.url.partition("sqlite:///")
+    return bool(is_file) and Path(store).resolve() == path.resolve()
 
 
 def _metrics(settings: Settings) -> Iterator[Conflict]:

@@ -41,8 +41,6 @@ from watcher.settings.values import Secret, Unfit, describe, is_server, nearest
 Validator = Callable[[Mapping[str, Any]], list[Problem]]
 
 NAME, ADDRESS = "provider.name", "provider.address"
-# What the contract names (§4). Those that this version lacks are refused in other words than misspelt ones.
-PLANNED = ("host", "prometheus", "influxdb", "metrics-server", "datadog", "signalfx", "replay")
 # What a provider has no use for, and why.
 UNUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "host": (("address", "queries"), "the provider host reads this machine only"),
@@ -52,6 +50,7 @@ UNUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
     "datadog": (("username",), "the provider datadog is asked with its two keys"),
     "signalfx": (("username",), "the provider signalfx is asked with a token"),
+    "replay": (("address", "token", "token_file", "username", "queries"), "the provider replay reads provider.trace"),
 }
 UPSTREAM_NAMES = {"kubernetesmetricsserver": "metrics-server"}
 UPSTREAM_ADDRESS = "http://prometheus-k8s:9090"
@@ -167,27 +166,19 @@ def _choose_provider(given: Given | None, *, environ: Mapping[str, str]) -> _Cho
     if given is None:
         if environ.get("KUBERNETES_SERVICE_HOST"):
             reason = "provider.name is not set, and in a cluster (KUBERNETES_SERVICE_HOST is set) means metrics-server"
-            return _existing("metrics-server", reason, given)
+            return _Chosen("metrics-server", reason, given)
         return _Chosen("host", "provider.name is not set, and this is no cluster: this machine's own load", given)
     if not isinstance(given.value, str) or not given.value.strip():
         message = f"must be the name of a provider; given {describe(given.value)} ({given.origin})"
         return _Chosen("host", "", given, [Problem(NAME, message, f"choose one of {_known()}")])
     folded = given.value.strip().casefold()
-    spelt = UPSTREAM_NAMES | {name.casefold(): name for name in (*PLANNED, *providers.known_names())}
+    spelt = UPSTREAM_NAMES | {name.casefold(): name for name in providers.known_names()}
     if folded in spelt:
-        return _existing(spelt[folded], f"set by {given.origin}", given)
+        return _Chosen(spelt[folded], f"set by {given.origin}", given)
     guess = nearest(folded, spelt)
     message = f"{describe(given.value)} is no provider ({given.origin})"
     cure = f"choose one of {_known()}" + (f"; did you mean {spelt[guess]}?" if guess else "")
     return _Chosen("host", "", given, [Problem(NAME, message, cure)])
-
-
-def _existing(name: str, reason: str, given: Given | None) -> _Chosen:
-    if name in providers.known_names():
-        return _Chosen(name, reason, given)
-    message = f"the provider {name} is not in this version, which has {_known()} ({reason})"
-    cure = f'set provider.name to one of those, for example provider.name = "prometheus", and {ADDRESS}'
-    return _Chosen(name, reason, given, [Problem(NAME, message, cure)])
 
 
 def _known() -> str:

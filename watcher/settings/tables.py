@@ -496,6 +496,30 @@ class ProviderSettings(Table):
         metadata=about(_TYPES, "What to ask for: metric types, or single metrics by key."),
     )
     queries: Mapping[str, QuerySettings] = field(default_factory=dict)
+    trace: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "The recording that replay replays: a trace, or a file of a load-watcher's store.",
+            example='"trace.csv.gz"',
+            flag="--trace",
+        ),
+    )
+    speed: float = field(
+        default=1.0,
+        metadata=about(
+            values.number(lowest=0.01, highest=1440),
+            "How many times as fast replay lets the recording pass. Times of samples stay true.",
+            flag="--speed",
+        ),
+    )
+    at_end: str = field(
+        default="loop",
+        metadata=about(
+            values.choice(("loop", "stop")),
+            "What replay does where the recording ends: begin anew, or give nothing more, so that load grows stale.",
+        ),
+    )
     openshift_auth: bool = field(
         default=False,
         metadata=about(

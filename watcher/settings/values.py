@@ -200,6 +200,23 @@ def whole(*, lowest: int, highest: int) -> Kind:
     return Kind(f"a whole number from {lowest} to {highest}", read, read_text, str)
 
 
+def number(*, lowest: float, highest: float) -> Kind:
+    """A number, whole or not."""
+
+    def read(value: Any) -> float:
+        if type(value) not in (int, float) or not lowest <= value <= highest:
+            raise Unfit
+        return float(value)
+
+    def read_text(text: str) -> float:
+        try:
+            return read(float(text))
+        except ValueError:
+            raise Unfit from None
+
+    return Kind(f"a number from {lowest:g} to {highest:g}", read, read_text, lambda value: f"{value:g}")
+
+
 def _fraction(accepts: str, *, with_zero: bool) -> Kind:
     def read(value: Any) -> float:
         if type(value) not in (int, float) or not (0 < value <= 1 or (with_zero and value == 0)):
