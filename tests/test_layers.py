@@ -33,6 +33,7 @@ HOMES = {
     "psutil": ("watcher/providers/host.py", "watcher/doctor/listening.py"),
     "apscheduler": ("watcher/server.py",),
     "kubernetes_asyncio": ("watcher/kube/",),
+    "matplotlib": ("scorers/simulate/pictures.py",),
     "google": ("agent/qrm/wire.py", "agent/qrm/protos/"),
     "grpc": tuple(
         f"agent/qrm/{name}" for name in ("channel.py", "server.py", "endpoint.py", "runtime/cri.py", "protos/")

@@ -508,6 +508,122 @@ def _print_answer(
         Console(soft_wrap=True).print(*tables(document), sep="\n")
 
 
+# --- simulation -------------------------------------------------------------------------------------------------------
+
+
+_SIMULATION_OPTIONS = (
+    click.option("--policy", "policies", multiple=True, metavar="P", help="LeastAllocated, MostAllocated, "
+                 "BalancedAllocation, DefaultScheduler, a plug-in, a profile of the settings, or FILE.yaml[:PROFILE]."),
+    click.option("--refresh", default="60s", show_default=True, callback=_duration, metavar="DURATION",
+                 help="How often windows are published."),
+    click.option("--delay", default="60s", show_default=True, callback=_duration, metavar="DURATION",
+                 help="How old their newest sample is then."),
+    click.option("--overload", default=90.0, show_default=True, type=click.FloatRange(1.0, 100.0), callback=_finite,
+                 metavar="PERCENT", help="Of a node's CPU or memory; above it is overloaded."),
+    click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the numbers here."),
+    click.option("--series", type=click.Path(path_type=Path, dir_okay=False), help="Write each minute here, as CSV."),
+    click.option("--png", type=click.Path(path_type=Path, dir_okay=False), help="Draw a picture here."),
+    click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with all of it here."),
+)  # fmt: skip
+_TRACE_OPTIONS = (
+    click.option("--generate", "scenario", metavar="SCENARIO", help="Make a trace: steady, burst, daily, herd or "
+                 "overcommit."),
+    click.option("--nodes", default=100, show_default=True, type=click.IntRange(1, 5000), metavar="N",
+                 help="With --generate."),
+    click.option("--pods", default=2000, show_default=True, type=click.IntRange(0, 500_000), metavar="M",
+                 help="With --generate."),
+    click.option("--hours", default=24.0, show_default=True, type=click.FloatRange(0.1, 240.0), callback=_finite,
+                 metavar="H", help="How long a trace to make."),
+    click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+                 help="Where the trace goes that is made; gzip if it ends in .gz."),
+)  # fmt: skip
+
+
+@main.command()
+@click.argument("trace", required=False, type=click.Path(path_type=Path))
+@_with_options(*_SIMULATION_OPTIONS)
+@click.option("--seed", default=1, show_default=True, metavar="SEED", help="Another number, another outcome.")
+@_with_options(*_TRACE_OPTIONS, _CONFIG, _SET)
+def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
+    """Place the pods of TRACE anew under several policies, and report side by side what that does to the nodes.
+
+    Or make a trace: load-watcher simulate --generate daily -o trace.csv.gz. docs/simulation.md says what a trace is,
+    what is simulated, and what is not.
+    """
+    if (trace is None) == (scenario is None):
+        raise click.UsageError("give a TRACE, or make one with --generate SCENARIO -o FILE")
+    if trace is None:
+        _make_trace(scenario or "", given)
+    else:
+        _simulate(trace, given)
+
+
+def _make_trace(scenario: str, given: Mapping[str, Any]) -> None:
+    """Write a trace of a scenario, and say so."""
+    from scorers.simulate import command
+    from watcher.traces.generating import SCENARIOS, generate
+
+    if scenario not in SCENARIOS:
+        raise click.BadParameter(f"{scenario!r} is none; known are {', '.join(SCENARIOS)}", param_hint="--generate")
+    if given["output"] is None:
+        raise click.UsageError("say where the trace goes: -o FILE")
+    if given["policies"]:
+        raise click.UsageError("make the trace first, and give it to simulate then with --policy")
+    records = generate(
+        scenario, nodes=given["nodes"], pods=given["pods"], seed=given["seed"], hours=given["hours"]
+    )  # fmt: skip
+    with _simulate_errors(), _progress("generating", unit="minutes") as tell:
+        count = command.write_trace(records, given["output"], minutes=round(60 * given["hours"]), tell=tell)
+    click.echo(f"{given['output']}: {count:,} records; {SCENARIOS[scenario].told}")
+
+
+def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
+    """Run all policies, write what is wanted, and print a table."""
+    from rich.console import Console
+
+    from agent.evicting import evicted
+    from scorers.simulate import command, pages
+    from scorers.simulate.engine import Options
+
+    if given["output"] is not None:
+        raise click.UsageError("-o is for a trace that is made; what comes out goes to --csv, --series, --png, --html")
+    settings = _load_or_exit(given, beside={"provider.name": "host"})
+    files = command.Files(given["csv_file"], given["series"], given["png"], given["html"])
+    with _simulate_errors():
+        options = command.checked(Options(given["refresh"], given["delay"], given["overload"] / 100.0, given["seed"]))
+        policies, notices = command.chosen(given["policies"], settings.parts.get("scheduler", {}), cwd=Path.cwd())
+        for notice in notices:
+            click.echo(f"note: {notice}", err=True)
+        files.ready()
+        course = command.load(trace)
+        with _progress("simulating", unit="steps") as tell:
+            evictor = partial(evicted, watermark=given["overload"])
+            runs = command.run(course, policies, options, evictor=evictor, tell=tell)
+        command.write(files, trace, course, options, runs)
+    Console().print(pages.as_table(run.summary() for run in runs))
+
+
+@contextmanager
+def _simulate_errors() -> Iterator[None]:
+    """Print what is wrong with a trace, a policy or a file, with the cure, and exit 2."""
+    from scorers.simulate.command import SimulateError
+    from scorers.simulate.policies import PolicyError
+    from watcher.settings import SettingsError
+    from watcher.traces import TraceError
+
+    try:
+        yield
+    except (TraceError, PolicyError, SimulateError) as error:
+        click.echo(f"load-watcher: {error}\n  {error.hint}", err=True)
+        raise SystemExit(COULD_NOT) from None
+    except SettingsError as error:
+        _print_problems(error)
+        raise SystemExit(BAD_SETTINGS) from None
+    except OSError as error:
+        click.echo(f"load-watcher: {error.filename}: {error.strerror}\n  check the path", err=True)
+        raise SystemExit(COULD_NOT) from None
+
+
 @main.group()
 def config() -> None:
     """Check settings, or show those in effect."""
@@ -798,7 +914,7 @@ def copy_database(source: str, from_watcher: str | None, replace: bool, **given:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+def _progress(what: str, *, unit: str = "rows") -> Iterator[Callable[[int, int], None]]:
     """Gives what is to be told how much is done, of how much: a bar on a terminal, else a line every tenth."""
     from rich.console import Console
     from rich.progress import Progress
@@ -810,7 +926,7 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
         nonlocal told
         if (tenth := 10 * done // total) > told:
             told = tenth
-            click.echo(f"{what}: {done:,} of {total:,} rows", err=True)
+            click.echo(f"{what}: {done:,} of {total:,} {unit}", err=True)
 
     if not console.is_terminal:
         yield line

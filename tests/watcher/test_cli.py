@@ -39,6 +39,7 @@ def test_version(run):
         "demo",
         "doctor",
         "compare",
+        "simulate",
         "config check",
         "config show",
         "db upgrade",

@@ -1,0 +1,173 @@
+"""A trace as columns: which nodes there are when, what they use beside the pods, and which pods come, for how long, and
+what they use.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from watcher.traces.records import (
+    Begin,
+    BindRecord,
+    EndRecord,
+    LoadRecord,
+    NodeRecord,
+    PodRecord,
+    Record,
+    RemoveRecord,
+    UsageRecord,
+)
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+STEP_S = 60.0
+DAEMON = "DaemonSet"
+
+
+@dataclass(frozen=True, slots=True)
+class PodCourse:
+    """A pod that comes at `arrives` and runs for `lifetime` seconds, infinity: to the end. `pinned` is the node that it
+    can run on alone (it is a DaemonSet's), `there` the one that it ran on when the trace began; "" is none."""
+
+    record: PodRecord
+    arrives: float
+    lifetime: float
+    pinned: str = ""
+    there: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Values that stay until the next, of several series one after the other: those of series i are from `first[i]`
+    until before `first[i + 1]`, ascending by `time`."""
+
+    first: I64
+    time: F64
+    cores: F64
+    bytes: F64
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """A node is as the record says from `time` on; None: it is gone."""
+
+    time: float
+    node: int
+    record: NodeRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """`names` of all nodes that there ever are, sorted; `changes` to them in the order of time. `load` has one series a
+    node, in unix seconds; `usage` one a pod, by its age in seconds. `pods` are in the order of their arrival."""
+
+    begins: float
+    ends: float
+    note: str
+    names: tuple[str, ...]
+    changes: tuple[NodeChange, ...]
+    load: Steps
+    pods: tuple[PodCourse, ...]
+    usage: Steps
+
+    @property
+    def minutes(self) -> int:
+        """How many steps of a minute it has, one at least."""
+        return max(1, math.ceil((self.ends - self.begins) / STEP_S))
+
+
+@dataclass(slots=True)
+class _Series:
+    """Values of one series as they come; what is not known stays as it was."""
+
+    cores: float
+    bytes: float
+    points: list[tuple[float, float, float]] = field(default_factory=list)
+
+    def add(self, time: float, cores: float | None, size: int | None) -> None:
+        self.cores = self.cores if cores is None else cores
+        self.bytes = self.bytes if size is None else float(size)
+        self.points.append((time, self.cores, self.bytes))
+
+
+@dataclass(slots=True)
+class _Pod:
+    record: PodRecord
+    usage: _Series
+    bound: float | None = None
+    node: str = ""
+    removed: float | None = None
+
+
+def read_course(records: Iterable[Record]) -> Course:
+    """All of a trace, which has a node at least."""
+    note = ""
+    begins: float | None = None
+    ends = 0.0
+    changes: list[tuple[float, str, NodeRecord | None]] = []
+    load: dict[str, _Series] = {}
+    pods: dict[str, _Pod] = {}
+    for record in records:
+        begins = record.time if begins is None else begins
+        ends = record.time
+        match record:
+            case LoadRecord():
+                load[record.node].add(record.time, record.cores, record.bytes)
+            case UsageRecord():
+                pod = pods[record.uid]
+                pod.usage.add(record.time - pod.record.time, record.cores, record.bytes)
+            case PodRecord():
+                pods[record.uid] = _Pod(record, _Series(record.cores, float(record.bytes)))
+            case BindRecord():
+                pods[record.uid].bound, pods[record.uid].node = record.time, record.node
+            case RemoveRecord() if record.uid:
+                pods[record.uid].removed = record.time
+            case RemoveRecord():
+                changes.append((record.time, record.node, None))
+            case NodeRecord():
+                changes.append((record.time, record.node, record))
+                load.setdefault(record.node, _Series(0.0, 0.0))
+            case Begin():
+                note = record.note
+            case EndRecord():
+                pass
+    names = tuple(sorted(load))
+    index = {name: i for i, name in enumerate(names)}
+    begun = 0.0 if begins is None else begins
+    return Course(
+        begun,
+        ends,
+        note,
+        names,
+        tuple(NodeChange(time, index[name], node) for time, name, node in changes),
+        _steps([load[name] for name in names]),
+        tuple(_course(pod, begun) for pod in pods.values()),
+        _steps([pod.usage for pod in pods.values()]),
+    )
+
+
+def _course(pod: _Pod, begins: float) -> PodCourse:
+    record = pod.record
+    there = pod.node if pod.bound is not None and pod.bound <= begins else ""
+    pinned = pod.node if record.owner.partition("/")[0] == DAEMON else ""
+    lifetime = math.inf
+    if record.lifetime is not None:
+        lifetime = record.lifetime
+    elif pod.removed is not None:
+        lifetime = pod.removed - (record.time if pod.bound is None else pod.bound)
+    return PodCourse(record, record.time, lifetime, pinned, there)
+
+
+def _steps(series: list[_Series]) -> Steps:
+    sizes = [len(each.points) for each in series]
+    points = np.array([point for each in series for point in each.points], dtype=np.float64).reshape(-1, 3)
+    first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.array(sizes, dtype=np.int64))])
+    return Steps(first, points[:, 0].copy(), points[:, 1].copy(), points[:, 2].copy())

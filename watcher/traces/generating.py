@@ -1,0 +1,284 @@
+"""Traces of clusters that are not there: nodes and workloads as `load-watcher demo` has them, in named scenarios. The
+same for the same seed.
+
+The first pods fill the cluster to the scenario's share of requests within half an hour; those that come later take the
+place of those that end. Below so many pods as fill it, all come in the first half hour and stay.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from watcher.fleet.load import SYSTEM_BYTES, SYSTEM_SHARE, Pattern, Running, pod_memory, running, wanted_cores
+from watcher.fleet.machines import Machine, machines
+from watcher.fleet.noise import F64, key_of, mixed, uniform, wandering
+from watcher.fleet.workloads import JOBS, MIB, PRIORITIES, SERVICES, Behaviour, Instance, Workload, instance
+from watcher.traces.records import MOST_PODS, Begin, EndRecord, LoadRecord, NodeRecord, PodRecord, Record, UsageRecord
+
+I64 = npt.NDArray[np.int64]
+
+BEGINS = 1_699_952_400.0  # 2023-11-14, nine in the morning in UTC, when the simulated day begins
+FILLING_S = 1_800.0
+USAGE_EVERY_S = 600.0
+LOAD_EVERY_S = 300.0
+SHORTEST_S, LONGEST_S = 300.0, 30 * 86_400.0
+SHORTEST_JOB_S, LONGEST_JOB_S = 120.0, 1_800.0
+HERD_S = 1_800.0
+HERDS_FROM = 10_000_000  # the numbers of their pods, which are not those of other services' pods
+NEIGHBOURS = 0.08  # part of the nodes that run something beside Kubernetes
+NEIGHBOUR_LEAST, NEIGHBOUR_MOST = 0.20, 0.45  # of their cores
+
+Arrivals = Callable[[int, int, float], Sequence[float]]
+"""Of (number, seed, seconds) the times at which so many pods come, from 0 until before `seconds`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`told` says what happens. Pods ask for `requested` of what may be asked for; `jobs` is the part of them that are
+    jobs, and half of the others come in so many `herds` (0: none does). `behave` changes how pods use what they ask
+    for, and `asked` is the part that they ask for of what they would elsewhere."""
+
+    told: str
+    requested: float
+    arrivals: Arrivals
+    behave: Callable[[Behaviour], Behaviour]
+    jobs: float = 0.4
+    herds: int = 0
+    asked: float = 1.0
+
+
+def _evenly(count: int, seed: int, seconds: float) -> list[float]:
+    return [seconds * chance for chance in _chances(count, seed, "arrival")]
+
+
+def _by_day(count: int, seed: int, seconds: float) -> list[float]:
+    """Three times as many around two in the afternoon as at night."""
+    hours = np.linspace(0.0, seconds, 1 + max(1, round(seconds / 60.0)))
+    busy = 0.5 + 0.25 * (1.0 + np.cos(2.0 * np.pi * (hours / 86_400.0 + (9.0 - 14.0) / 24.0)))
+    share = np.concatenate([[0.0], np.cumsum(busy[:-1])]) / busy[:-1].sum()
+    return [float(each) for each in np.interp(_chances(count, seed, "arrival"), share, hours)]
+
+
+def _in_bursts(count: int, seed: int, seconds: float) -> list[float]:
+    """Half of them within five minutes, of six bursts; the others evenly."""
+    found = []
+    for chance, which in zip(_chances(count, seed, "arrival"), _chances(count, seed, "burst"), strict=True):
+        if which < 0.5:
+            burst = int(which * 12.0)
+            found.append(seconds * (burst + 0.5) / 6.0 + 300.0 * chance)
+        else:
+            found.append(seconds * chance)
+    return [min(each, seconds - 1.0) for each in found]
+
+
+def _steady(of: Behaviour) -> Behaviour:
+    usual = (of.low + of.high) / 2.0
+    return replace(of, low=usual, high=usual, burst=0.0)
+
+
+def _bursting(of: Behaviour) -> Behaviour:
+    return replace(of, burst=max(2.0 * of.burst, 0.6), bursts=max(of.bursts, 0.5))
+
+
+def _hungry(of: Behaviour) -> Behaviour:
+    """They need what they needed, and ask for less."""
+    return replace(of, low=of.low / OVERCOMMIT, high=of.high / OVERCOMMIT, burst=of.burst / OVERCOMMIT,
+                   memory=min(of.memory / OVERCOMMIT, 1.3))  # fmt: skip
+
+
+OVERCOMMIT = 0.45
+SCENARIOS: Mapping[str, Scenario] = {
+    "steady": Scenario("pods come evenly and use about the same all day", 0.70, _evenly, _steady),
+    "burst": Scenario(
+        "half of the pods come in six bursts, and use more for a while, each at times of its own",
+        *(0.65, _in_bursts, _bursting),
+    ),
+    "daily": Scenario("arrivals and use follow the hours of a day", 0.75, _by_day, lambda of: of),
+    "herd": Scenario(
+        "a deployment scales out twelve times: hundreds of alike pods come within a minute", 0.60, _evenly, _steady,
+        jobs=0.2, herds=12,
+    ),
+    "overcommit": Scenario(
+        "pods ask for less than half of what they need, and the cluster is packed full by requests", 0.80, _by_day,
+        _hungry, asked=OVERCOMMIT,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    """A pod, when it comes (seconds from the beginning), and for how long."""
+
+    time: float
+    of: Instance
+    lifetime: float
+
+
+def generate(scenario: str, *, nodes: int, pods: int, seed: int, hours: float = 24.0) -> Iterator[Record]:
+    """A trace of one of SCENARIOS, with so many nodes and pods over so many hours."""
+    chosen = SCENARIOS[scenario]
+    seconds = hours * 3600.0
+    there = machines(nodes, seed=seed)
+    coming = _coming(chosen, there, pods, seed=seed, seconds=seconds)
+    note = f"generated: scenario {scenario} ({chosen.told}), {nodes} nodes, {pods} pods, seed {seed}"
+    yield Begin(BEGINS, note)
+    for machine in there:
+        yield NodeRecord(
+            BEGINS,
+            machine.name,
+            float(machine.pool.cores),
+            int(machine.memory),
+            machine.allocatable_milli / 1000.0,
+            machine.allocatable_bytes,
+            MOST_PODS,
+        )
+    yield from heapq.merge(
+        _load(there, seconds=seconds), _arrivals(coming), _usage(coming, seconds=seconds), key=lambda each: each.time
+    )
+    yield EndRecord(BEGINS + seconds)
+
+
+# --- which pods, and when --------------------------------------------------------------------------------------------
+
+
+def _coming(scenario: Scenario, there: Sequence[Machine], pods: int, *, seed: int, seconds: float) -> list[_Coming]:
+    """All pods in the order in which they come."""
+    jobs = round(pods * scenario.jobs)
+    herd = (pods - jobs) // 2 if scenario.herds else 0
+    services = pods - jobs - herd
+    of = _services(services, scenario, seed=seed)
+    lasting = _lasting(scenario, there, of, seconds=seconds)
+    filling = services if math.isinf(lasting) else round(services * lasting / (lasting + seconds))
+    early = [FILLING_S * chance for chance in _chances(filling, seed, "filling")]
+    late = scenario.arrivals(services - filling, seed, seconds)
+    found = [
+        _Coming(time, each, lasting if math.isinf(lasting) else _exponential(each.key, lasting))
+        for time, each in zip([*early, *late], of, strict=True)
+    ]
+    found += _herd(herd, scenario, seed=seed, seconds=seconds)
+    for number, time in enumerate(scenario.arrivals(jobs, seed + 1, seconds)):
+        job = _made(JOBS[number % len(JOBS)], number, scenario, seed=seed)
+        found.append(_Coming(time, job, SHORTEST_JOB_S + (LONGEST_JOB_S - SHORTEST_JOB_S) * _chance(job.key, "lasts")))
+    return sorted(found, key=lambda each: (each.time, each.of.key))
+
+
+def _services(count: int, scenario: Scenario, *, seed: int) -> list[Instance]:
+    """So many pods of all services, each in proportion to its share of cores."""
+    weights = np.array([service.share / service.milli for service in SERVICES])
+    edges = np.cumsum(weights) / weights.sum()
+    which = np.searchsorted(edges, np.array(_chances(count, seed, "service")), side="right")
+    return [_made(SERVICES[min(i, len(SERVICES) - 1)], n, scenario, seed=seed) for n, i in enumerate(which.tolist())]
+
+
+def _herd(count: int, scenario: Scenario, *, seed: int, seconds: float) -> Iterator[_Coming]:
+    """So many pods in herds, each of one service, within a minute, for about half an hour."""
+    kinds = [service for service in SERVICES if service.owner == "ReplicaSet"]
+    for number in range(count):
+        herd = number * scenario.herds // count
+        kind = kinds[key_of(seed, "herd", herd) % len(kinds)]
+        each = _made(kind, HERDS_FROM + number, scenario, seed=seed)
+        time = seconds * (herd + 0.5) / scenario.herds + 60.0 * _chance(each.key, "arrival")
+        yield _Coming(time, each, HERD_S * (0.75 + 0.5 * _chance(each.key, "lasts")))
+
+
+def _made(workload: Workload, number: int, scenario: Scenario, *, seed: int) -> Instance:
+    changed = replace(
+        workload,
+        behaviour=scenario.behave(workload.behaviour),
+        milli=round(workload.milli * scenario.asked),
+        mib=round(workload.mib * scenario.asked),
+    )
+    return instance(changed, number, seed=seed)
+
+
+def _lasting(scenario: Scenario, there: Sequence[Machine], of: Sequence[Instance], *, seconds: float) -> float:
+    """How long services last in the mean, for the cluster to stay as full as it is to be; infinity: all stay."""
+    wanted = scenario.requested * sum(machine.allocatable_milli for machine in there)
+    asked = sum(each.workload.milli for each in of)
+    return seconds * wanted / (asked - wanted) if asked > wanted else math.inf
+
+
+def _exponential(key: int, mean: float) -> float:
+    return min(max(-mean * math.log1p(-_chance(key, "lasts")), SHORTEST_S), LONGEST_S)
+
+
+def _arrivals(coming: Sequence[_Coming]) -> Iterator[Record]:
+    for number, each in enumerate(coming):
+        workload = each.of.workload
+        yield PodRecord(
+            _moment(each.time),
+            _uid(number),
+            each.of.full_name,
+            workload.milli / 1000.0,
+            workload.mib * MIB,
+            workload.limit_milli / 1000.0 if workload.limit_milli else None,
+            workload.limit_mib * MIB if workload.limit_mib else None,
+            None if math.isinf(each.lifetime) else round(each.lifetime, 3),
+            PRIORITIES[workload.priority],
+            f"{workload.owner}/{each.of.owner_name}",
+        )
+
+
+def _uid(number: int) -> str:
+    """Short: it stands in most of the rows."""
+    return f"p{number}"
+
+
+def _moment(seconds: float) -> float:
+    return round(BEGINS + seconds, 3)
+
+
+# --- what they use, and what their nodes do --------------------------------------------------------------------------
+
+
+def _usage(coming: Sequence[_Coming], *, seconds: float) -> Iterator[Record]:
+    """Of each pod when it comes, and from then on every ten minutes."""
+    begin = np.array([_moment(each.time) for each in coming])
+    end = np.minimum(begin + np.array([each.lifetime for each in coming]), BEGINS + seconds)
+    counts = np.maximum(np.ceil((end - begin) / USAGE_EVERY_S), 1.0).astype(np.int64)
+    pod = np.repeat(np.arange(len(coming)), counts)
+    age = (np.arange(len(pod)) - np.repeat(np.cumsum(counts) - counts, counts)) * USAGE_EVERY_S
+    time = np.round(begin[pod] + age, 3)
+    order = np.lexsort((pod, time))
+    pods, pattern = running([(each.of, 0) for each in coming], begin=-np.inf), Pattern(BEGINS, 1.0)
+    for part in np.array_split(order, max(1, len(order) // 100_000)):
+        yield from _usage_of(pods, pod[part], time[part], pattern)
+
+
+def _usage_of(pods: Running, pod: I64, when: F64, pattern: Pattern) -> Iterator[Record]:
+    of = Running(*(getattr(pods, each.name)[pod] for each in fields(pods)))
+    cores, size = wanted_cores(of, when, pattern), pod_memory(of, when, pattern)
+    for i, at, used, taken in zip(pod.tolist(), when.tolist(), cores.tolist(), size.tolist(), strict=True):
+        yield UsageRecord(at, _uid(i), round(used, 3), MIB * round(taken / MIB))
+
+
+def _load(there: Sequence[Machine], *, seconds: float) -> Iterator[Record]:
+    """What nodes use beside the pods: the system, and on some of them a neighbour that no request tells of."""
+    key = np.array([machine.key for machine in there], dtype=np.uint64)
+    cores = np.array([machine.pool.cores for machine in there], dtype=np.float64)
+    has = uniform(mixed(key, 11)) < NEIGHBOURS
+    size = NEIGHBOUR_LEAST + (NEIGHBOUR_MOST - NEIGHBOUR_LEAST) * uniform(mixed(key, 12))
+    share = SYSTEM_SHARE + np.where(has, size, 0.0)
+    for at in np.arange(0.0, seconds, LOAD_EVERY_S).tolist():
+        time = np.full(len(there), at)
+        used = cores * share * (1.0 + 0.2 * wandering(mixed(key, 13), time, 1_800.0))
+        for machine, amount in zip(there, used.tolist(), strict=True):
+            yield LoadRecord(BEGINS + at, machine.name, round(amount, 3), int(SYSTEM_BYTES) // MIB * MIB)
+
+
+def _chances(count: int, seed: int, what: str) -> list[float]:
+    """So many numbers, evenly spread over 0 ≤ x < 1."""
+    keys = mixed(np.full(count, key_of(seed, what), dtype=np.uint64), np.arange(count, dtype=np.uint64))
+    return [float(each) for each in uniform(keys)]
+
+
+def _chance(key: int, what: str) -> float:
+    return key_of(key, what) / 2.0**64
