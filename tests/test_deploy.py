@@ -1,4 +1,4 @@
-"""The image, the compose stack and the dashboards.
+"""The image and the compose stack.
 
 No container engine runs here, so these hold what can be held without one: structure, files that exist, users, ports,
 and everything that Prometheus itself can be asked about.
@@ -19,33 +19,16 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
+from tests.deploy.grafana import INFINITY
 from tests.real.fleet import DISKS, by_instance, make_fleet, node_exporter_series
 from tests.real.parts import Prometheus, find_go_module, run_program
+from watcher.settings import load
 from watcher.settings.tables import StoreSettings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 RULES = REPOSITORY / "deploy" / "compose" / "node-rules.yml"
-DASHBOARDS = sorted((REPOSITORY / "dashboards").glob("*.json"))
-
-# What a dashboard may ask for, and the labels of each; `instance` and `job` come from the scrape.
-NODE_LABELS = {"node", "resource", "operator", "window"}
-METRICS = {
-    "load_watcher_node_utilisation_ratio": NODE_LABELS,
-    "load_watcher_node_network_receive_bytes_per_second": NODE_LABELS,
-    "load_watcher_node_network_transmit_bytes_per_second": NODE_LABELS,
-    "load_watcher_node_power_watts": NODE_LABELS,
-    "load_watcher_node_pressure_ratio": NODE_LABELS,
-    "load_watcher_refresh_duration_seconds_bucket": {"le"},
-    "load_watcher_refresh_duration_seconds_count": set(),
-    "load_watcher_refresh_duration_seconds_sum": set(),
-    "load_watcher_snapshot_age_seconds": set(),
-    "load_watcher_nodes": set(),
-    "load_watcher_findings_total": {"kind"},
-    "load_watcher_provider_up": set(),
-}
-GRAFANA_VARIABLES = {"$__rate_interval": "2m", "$window": "15m", "$node": ".*", "$threshold": "0.8"}
 
 
 # The compose stack
@@ -145,6 +128,25 @@ def test_addresses_inside_the_stack_are_names_of_its_services():
     )
 
 
+def test_grafana_asks_the_watcher_itself_and_nobody_else():
+    """By the plug-in that it is told to fetch, which the dashboards go by; only to addresses that are listed."""
+    (source,) = yaml.safe_load(
+        (REPOSITORY / "deploy" / "compose" / "grafana" / "datasources" / "load-watcher.yml").read_text()
+    )["datasources"]
+    plugin, _, version = SERVICES["grafana"]["environment"]["GF_PLUGINS_PREINSTALL"].partition("@")
+    assert plugin == source["type"] == INFINITY
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert [source["url"]] == source["jsonData"]["allowedHosts"] == ["http://watcher:2020"]
+    assert SERVICES["watcher"]["ports"] == ["127.0.0.1:2020:2020"]
+
+
+def test_the_watcher_tells_prometheus_all_that_the_dashboards_show(tmp_path: Path):
+    environ = {name: value for name, value in SERVICES["watcher"]["environment"].items() if "METRICS" in name}
+    settings = load(flags={}, environ=environ, file=None, cwd=tmp_path)
+    assert list(settings.metrics.windows) == [window.label for window in settings.refresh.windows]
+    assert {"CPU", "Memory", "Storage", "Bandwidth", "Energy", "Pressure"} == set(settings.metrics.types)
+
+
 def test_grafana_finds_the_dashboards_where_they_are_mounted():
     (provider,) = yaml.safe_load(
         (REPOSITORY / "deploy" / "compose" / "grafana" / "dashboards" / "load-watcher.yml").read_text()
@@ -220,123 +222,16 @@ def test_the_build_context_has_what_the_wheel_is_made_of_and_no_more():
     }
 
 
-# The dashboards
-
-
-def expressions(dashboard: Path) -> dict[str, str]:
-    """Every PromQL expression of a dashboard by the panel and target that it stands in."""
-    return {
-        f"{panel['title']} {target['refId']}": target["expr"]
-        for panel in json.loads(dashboard.read_text())["panels"]
-        for target in panel.get("targets", [])
-    }
-
-
-ALL_EXPRESSIONS = [
-    pytest.param(expression, id=f"{dashboard.stem}: {place}")
-    for dashboard in DASHBOARDS
-    for place, expression in expressions(dashboard).items()
-]
-
-
-def filled_in(expression: str) -> str:
-    """An expression as Grafana would send it."""
-    for variable, value in GRAFANA_VARIABLES.items():
-        expression = expression.replace(variable, value)
-    return expression
-
-
-@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
-def test_a_dashboard_can_be_provisioned(dashboard: Path):
-    document = json.loads(dashboard.read_text())
-    panels = document["panels"]
-    # Grafana refuses a provisioned dashboard without these, and silently loses panels that share an id.
-    assert document["uid"]
-    assert document["title"]
-    assert document["schemaVersion"] >= 39
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    assert "id" not in document
-    variables = {f"${variable['name']}" for variable in document["templating"]["list"]}
-    used = set(re.findall(r"\$(?!__)\w+", " ".join(expressions(dashboard).values())))
-    assert used <= variables
-
-
-@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
-def test_panels_of_a_dashboard_do_not_overlap(dashboard: Path):
-    taken: dict[tuple[int, int], str] = {}
-    for panel in json.loads(dashboard.read_text())["panels"]:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        for x in range(place["x"], place["x"] + place["w"]):
-            for y in range(place["y"], place["y"] + place["h"]):
-                assert taken.setdefault((x, y), panel["title"]) == panel["title"]
-
-
-@pytest.mark.parametrize("expression", ALL_EXPRESSIONS)
-def test_an_expression_asks_only_for_metrics_and_labels_that_we_have(expression: str):
-    names = set(re.findall(r"\b(?:load_watcher|node|instance)_[a-z_]+", expression))
-    assert names
-    assert names <= METRICS.keys()
-    labels = {
-        label
-        for matchers in re.findall(r"\{(.*?)\}", expression)
-        for label in re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", matchers)
-    } | {label for by in re.findall(r"\bby \((.*?)\)", expression) for label in re.findall(r"\w+", by)}
-    allowed: set[str] = set().union(*(METRICS[name] for name in names)) | {"instance"}
-    assert labels <= allowed
-
-
-@pytest.fixture(scope="module")
-def scraped(shared_prometheus: Prometheus) -> Prometheus:
-    """A Prometheus that has scraped a watcher of three nodes four times; findings of a kind appear along the way."""
-    now = time.time()
-    times = [now - 46, now - 31, now - 16, now - 1]
-    watcher = {"instance": "watcher:2020", "job": "load-watcher"}
-    series = [
-        (
-            {
-                "__name__": "load_watcher_node_utilisation_ratio",
-                "node": node,
-                "resource": resource,
-                "operator": operator,
-                "window": "15m",
-                **watcher,
-            },
-            times,
-            [value] * 4,
-        )
-        for node, value in (("a", 0.2), ("b", 0.5), ("c", 0.95))
-        for resource in ("CPU", "Memory")
-        for operator in ("AVG", "STD")
-    ]
-    for name, labels in METRICS.items():
-        if not labels & NODE_LABELS:
-            buckets = [{"le": bound} for bound in ("0.1", "1", "+Inf")] if "le" in labels else [{}]
-            kinds = [{"kind": "frozen"}] if "kind" in labels else [{}]
-            series += [
-                ({"__name__": name, **watcher, **bucket, **kind}, times, [1.0, 2.0, 3.0, 4.0])
-                for bucket in buckets
-                for kind in kinds
-            ]
-    shared_prometheus.write(series)
-    return shared_prometheus
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("expression", ALL_EXPRESSIONS)
-def test_prometheus_answers_every_expression(scraped: Prometheus, expression: str):
-    rows = scraped.query(filled_in(expression))
-    assert rows
-    assert all(np.isfinite(float(row["value"][1])) for row in rows)
-
-
 # The recording rules
 
 
 @pytest.mark.real
-def test_promtool_accepts_the_configuration_and_the_rules():
+def test_promtool_accepts_the_configuration_and_the_rules(tmp_path: Path):
     # `check config` follows rule_files, so it finds a rules file that is named wrongly, too.
-    checked = run_program("promtool", "check", "config", RULES.with_name("prometheus.yml"))
+    mounted = [volume.split(":")[:2] for volume in SERVICES["prometheus"]["volumes"] if volume.startswith("./")]
+    for source, place in mounted:
+        (tmp_path / Path(place).name).symlink_to(REPOSITORY / source)
+    checked = run_program("promtool", "check", "config", tmp_path / "prometheus.yml")
     assert checked.returncode == 0, checked.stdout
     assert "7 rules found" in checked.stdout
 

@@ -6,6 +6,7 @@ import json
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,8 +103,8 @@ def cri(uid: str) -> str:
     return uid.replace("-", "").ljust(64, "0")
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
+@contextmanager
+def the_seeds_machine() -> Iterator[World]:
     seed = machine("seed80_adjacent")
     # The path of a unix socket has 107 bytes at most, and pytest's own directories nearly as many.
     with tempfile.TemporaryDirectory(prefix="qrm-") as name, FakeKube() as kube:
@@ -114,6 +115,12 @@ def world() -> Iterator[World]:
             put(directory / "sys", f"devices/system/node/node{node}/meminfo", meminfo)
         kube.node(NODE)
         yield World(directory, kube)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with the_seeds_machine() as made:
+        yield made
 
 
 def step(name: str, example: int = 1) -> dict[str, Any]:

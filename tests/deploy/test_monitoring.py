@@ -1,0 +1,303 @@
+"""Dashboards and alerts beside what they are about: a real Prometheus that scrapes a service with its extender, one
+that has lost its source, an agent at work and a QoS Resource Manager, all of them processes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.agent.qrm.test_process import NODE, Qrm, the_seeds_machine
+from tests.agent.qrm.test_process import World as QrmWorld
+from tests.agent.test_process import POD, AgentProcess, Machine
+from tests.deploy.grafana import DASHBOARDS, Target, filled_in, label_queries, targets
+from tests.fakes.kubelet import FakeKubelet
+from tests.fakes.service import FakeService, Live
+from tests.fakes.snapshots import publish, snapshot_of, steady
+from tests.real.parts import REPOSITORY, Prometheus, find_node_package
+from tests.service import Service
+from tests.test_demo import Demo
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+CLUSTER = "east"
+MOST_PODS = 100
+OFTEN = """
+[refresh]
+interval = "5s"
+resolution = "5s"
+"""
+SERVICE_SETTINGS = f"""{OFTEN}
+[metrics]
+types = ["CPU", "Memory", "Storage", "Bandwidth", "Energy", "Pressure"]
+windows = ["5m", "10m", "15m"]
+"""
+LOST_SETTINGS = f"""{OFTEN}
+[provider]
+name = "prometheus"
+address = "http://127.0.0.1:{{port}}"
+"""
+# What Grafana would put into queries; those of a dashboard's own variables come on top.
+CHOSEN = {
+    "cluster": CLUSTER,
+    "window": "15m",
+    "instance": ".*",
+    "threshold": "0.2",
+    "step": "1m",
+    "__rate_interval": "1m",
+}
+
+
+@dataclass
+class World:
+    """What runs. `kubernetes` is where the QoS Resource Manager has its pods from."""
+
+    service: Demo
+    others: Mapping[str, Service]
+    prometheus: Prometheus
+    kubernetes: QrmWorld
+
+    def __post_init__(self) -> None:
+        self._pods = iter(range(MOST_PODS))
+
+    @property
+    def node(self) -> str:
+        """One of the service's."""
+        found: str = sorted(self.service.get("/watcher").json()["data"]["NodeMetricsMap"])[0]
+        return found
+
+    def ask(self) -> None:
+        """Some of what people and schedulers ask, mistakes included; and a pod comes."""
+        self.service.get("/watcher")
+        self.service.get("/nowhere")
+        pod = {"metadata": {"name": "web", "namespace": "default", "uid": "web"}, "spec": {"containers": []}}
+        asked = {"Pod": pod, "NodeNames": [self.node, "of-another-cluster"]}
+        self.service.session.post(f"{self.service.url}/scheduler/default/prioritize", json=asked, timeout=30)
+        for number in itertools.islice(self._pods, 1):
+            uid = f"{number:08}-1111-4000-8000-000000000000"
+            self.kubernetes.pod(f"default/late{number}", uid, "online-micro_service", cpu="10m")
+
+    def expositions(self) -> str:
+        return "\n".join(each.get("/metrics").text for each in (self.service, *self.others.values()))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with ExitStack() as stack:
+        service = Demo(tmp_path_factory.mktemp("demo"), config=SERVICE_SETTINGS)
+        nobody = stack.enter_context(socket.socket())  # has the port, and does not listen
+        nobody.bind(("127.0.0.1", 0))
+        settings = LOST_SETTINGS.format(port=nobody.getsockname()[1])
+        lost = Service(tmp_path_factory.mktemp("lost"), config=settings)
+        agent = _agent(stack, tmp_path_factory.mktemp("agent"))
+        kubernetes = stack.enter_context(the_seeds_machine())
+        manager = _manager(stack, kubernetes)
+        others = {"lost": lost, "agent": agent, "qrm": manager}
+        for each in (service, *others.values()):
+            each.launch()
+            stack.callback(each.kill)
+        jobs = [
+            {"job_name": job, "static_configs": [{"targets": at, "labels": {"cluster": CLUSTER}}]}
+            for job, at in (
+                ("load-watcher", [f"127.0.0.1:{service.port}", f"127.0.0.1:{lost.port}"]),
+                ("load-watcher-agent", [f"127.0.0.1:{agent.port}"]),
+                ("load-watcher-qrm", [f"127.0.0.1:{manager.port}"]),
+            )
+        ]
+        config = {"global": {"scrape_interval": "2s", "scrape_timeout": "2s"}, "scrape_configs": jobs}
+        prometheus = stack.enter_context(Prometheus(tmp_path_factory.mktemp("prometheus"), config=config))
+        for each in (service, *others.values()):
+            each.wait_ready()
+        service.wait_for_status(200, "/readyz")
+        yield World(service, others, prometheus, kubernetes)
+
+
+def _agent(stack: ExitStack, directory: Path) -> AgentProcess:
+    """One that throttles a pod and gives back, again and again."""
+    machine = Machine(directory)
+    stack.enter_context(machine.running())
+    kubelet = stack.enter_context(FakeKubelet([POD]))
+    return AgentProcess(machine.root, "--enforce", *machine.settings(kubelet=kubelet.url))
+
+
+def _manager(stack: ExitStack, kubernetes: QrmWorld) -> Qrm:
+    """One that moves its pools with a load, and has a pod that asks its pool for more CPUs than that will ever have."""
+    for name, role, cpu in (("exclusive", "storage-service", "20"), ("shared", "ETL", "4"), ("too-large", "ETL", "70")):
+        kubernetes.pod(f"default/{name}", f"uid-of-{name}", role, cpu=cpu)
+    load = FakeService(published=publish(snapshot_of({NODE: {"CPU": steady(26.25), "Memory": steady(40)}})))
+    live = stack.enter_context(Live(load))
+    settings = ('adjust_interval = "100ms"', "step_down = 0", f'watcher = "http://127.0.0.1:{live.port}"')
+    return kubernetes.run(*settings, mode="dry-run")
+
+
+# --- dashboards ------------------------------------------------------------------------------------------------------
+
+
+def answer(world: World, target: Target, values: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The series that have a number at some time: over the last minutes, or now for what a panel asks at once."""
+    query, now = filled_in(target.query["expr"], values), time.time()
+    if target.query["instant"]:
+        return [row for row in world.prometheus.query(query) if np.isfinite(float(row["value"][1]))]
+    asked = {"query": query, "start": f"{now - 120:.3f}", "end": f"{now:.3f}", "step": "1"}
+    got = world.prometheus.session.get(f"{world.prometheus.url}/api/v1/query_range", params=asked, timeout=60)
+    assert got.status_code == 200, f"{target.place}: {got.text}"
+    rows: list[dict[str, Any]] = got.json()["data"]["result"]
+    return [row for row in rows if any(np.isfinite(float(value)) for _, value in row["values"])]
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_every_query_of_a_panel_finds_data(world: World, name: str) -> None:
+    """And series that have the labels which its legend names, though maybe empty, which to Prometheus is none."""
+    known = exposed(world.expositions())
+    values = {**CHOSEN, "node": ".*" if name == "fleet" else world.node}
+    left = {target.place: target for target in targets(name) if target.is_promql}
+
+    def missing() -> bool:
+        world.ask()
+        for place, target in list(left.items()):
+            if rows := answer(world, target, values):
+                grouped = re.findall(r"\w+", " ".join(re.findall(r"\bby \(([^)]*)\)", target.query["expr"])))
+                empty = set(grouped) & set().union(*(known[metric] for metric, _ in asked_for(target.query["expr"])))
+                labels = set(re.findall(r"\{\{(\w+)\}\}", target.query["legendFormat"]))
+                assert labels <= rows[0]["metric"].keys() | empty, f"{place}: {rows[0]['metric']}"
+                del left[place]
+        return not left
+
+    try:
+        wait_for(missing, what="data")
+    except pytest.fail.Exception:
+        pytest.fail(f"no data in {name}: {', '.join(left)}")
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_variables_offer_what_there_is(world: World, name: str) -> None:
+    values = {**CHOSEN, "node": world.node}
+    expected = {"cluster": {CLUSTER}, "window": {"5m", "10m", "15m"}}
+    for variable, (selector, label) in label_queries(name).items():
+        asked = {"match[]": filled_in(selector, values)}
+        url = f"{world.prometheus.url}/api/v1/label/{label}/values"
+
+        def offered(url: str = url, asked: dict[str, str] = asked) -> set[str]:
+            return set(world.prometheus.session.get(url, params=asked, timeout=60).json()["data"])
+
+        found = wait_for(offered, what=f"values of ${variable}")
+        assert found == expected.get(variable, found)
+        assert variable != "node" or world.node in found
+
+
+def test_the_windows_of_a_cluster_that_is_not_chosen_are_not_shown(world: World) -> None:
+    """All panels of the fleet that do not turn "nothing" into 0."""
+    values = {**CHOSEN, "node": ".*", "cluster": "west"}
+    shown = [target.place for target in targets("fleet") if answer(world, target, values)]
+    assert shown == [target.place for target in targets("fleet") if "vector(0)" in target.query["expr"]]
+
+
+# --- Infinity --------------------------------------------------------------------------------------------------------
+
+SELECT = """
+const jsonata = require(process.argv[1]);
+const [body, selector] = JSON.parse(require('fs').readFileSync(0, 'utf8'));
+jsonata(selector).evaluate(body).then((rows) => console.log(JSON.stringify(rows === undefined ? null : rows)));
+"""
+
+
+def selected(body: object, selector: str) -> Any:
+    """What a root selector finds, by JSONata itself."""
+    done = subprocess.run(
+        ["node", "-e", SELECT, find_node_package("jsonata")],
+        input=json.dumps([body, selector]),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert 0 == done.returncode, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", ["node", "service-health"])
+def test_what_infinity_fetches_has_the_rows_and_columns_that_it_is_told(world: World, name: str) -> None:
+    """With the times of a picture of the last hour; every column is there in every row, as a value of its type."""
+    now = time.time()
+    values = {**CHOSEN, "node": world.node, "__from": f"{now - 3600:.0f}", "__to": f"{now:.0f}"}
+    asked = [target for target in targets(name) if not target.is_promql]
+    assert len(asked) >= 2
+    for target in asked:
+        url = filled_in(target.query["url"], values)
+
+        def rows(url: str = url, target: Target = target) -> Any:
+            got = world.service.get(url)
+            return got.status == 200 and selected(got.json(), target.query["root_selector"])
+
+        found = wait_for(rows, what=f"rows of {target.place} at {url}")
+        assert isinstance(found, list), target.place
+        for column in target.query["columns"]:
+            kinds = {type(row[column["selector"]]) for row in found}
+            wanted = {"string": {str}}.get(column["type"], {int, float})
+            assert kinds <= wanted, f"{target.place}: {column['selector']}"
+            if column["type"] == "timestamp_epoch_s":
+                assert all(now - 86400 < row[column["selector"]] < now + 600 for row in found)
+
+
+# --- alerts ----------------------------------------------------------------------------------------------------------
+
+RULES = [
+    rule
+    for group in yaml.safe_load((REPOSITORY / "deploy" / "alerts.yaml").read_text())["groups"]
+    for rule in group["rules"]
+]
+
+
+def exposed(text: str) -> dict[str, set[str]]:
+    """The labels of each series that is told of; none of one that is known and has no series yet."""
+    found: dict[str, set[str]] = {}
+    for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", text, flags=re.MULTILINE):
+        for ending in ("_bucket", "_count", "_sum") if kind == "histogram" else ("",):
+            found.setdefault(f"{name}{ending}", set())
+    for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, flags=re.MULTILINE):
+        found.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
+    return found
+
+
+def asked_for(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """Each metric of ours in an expression, with the labels that it is selected by."""
+    for name, matchers in re.findall(r"\b((?:load_watcher|process)_\w+)(?:\{([^}]*)\})?", expression):
+        yield name, set(re.findall(r"(\w+)(?:=~|!=|!~|=)", matchers))
+
+
+def test_every_metric_that_is_asked_for_is_exposed(world: World) -> None:
+    """With the labels that it is selected by, in alerts and dashboards alike; a typo would never fire, nor show."""
+    wait_for(lambda: "agent_deeds_total{" in world.others["agent"].get("/metrics").text, what="the agent to act")
+    known = exposed(world.expositions())
+    of_dashboards = [target.query["expr"] for name in DASHBOARDS for target in targets(name) if target.is_promql]
+    of_variables = [selector for name in DASHBOARDS for selector, _ in label_queries(name).values()]
+    wrong = {
+        f"{name} by {', '.join(sorted(labels))}"
+        for expression in [*(rule["expr"] for rule in RULES), *of_dashboards, *of_variables]
+        for name, labels in asked_for(expression)
+        if name not in known or (known[name] and not labels <= known[name] | {"instance", "job", "cluster"})
+    }
+    assert set() == wrong
+
+
+def test_alerts_see_what_is_wrong_here_and_nothing_else(world: World) -> None:
+    """The service that lost its source, and never had anything. How fast the extender answers, the machine decides."""
+    expected = {"LoadWatcherProviderDown", "LoadWatcherNoWindows"}
+    judged = [rule for rule in RULES if rule["alert"] != "LoadWatcherExtenderSlow"]
+
+    def seen() -> set[str]:
+        return {rule["alert"] for rule in judged if world.prometheus.query(rule["expr"])}
+
+    wait_for(lambda: seen() == expected, what=f"{expected}, and nothing else, to be seen")
