@@ -5,10 +5,11 @@ With `channel.py`, `server.py` and `runtime/cri.py` the only file that knows gRP
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, TypeVar
 
 import grpc
@@ -23,10 +24,13 @@ from agent.qrm.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
 from agent.qrm.request import ResourceRequest
 from agent.qrm.topology import Hint
-from agent.qrm.wire import hints_of, infos_from_message, request_to_message
+from agent.qrm.wire import by_node, hints_of, infos_from_message, request_to_message
 
 CALL_S = 10.0
 PRE_START_S = 30.0
+SILENT_CALLS = 3.0
+"""A plug-in that let a call time out is left alone for as long as so many calls may take: else each pod would wait for
+it as long again."""
 INFO_S = 1.0
 NOTIFY_S = 5.0
 
@@ -45,13 +49,21 @@ class Endpoint:
     """One plug-in that is registered under a resource's name."""
 
     def __init__(
-        self, resource: str, socket: Path, *, call_seconds: float = CALL_S, observe: Observe = _unobserved
+        self,
+        resource: str,
+        socket: Path,
+        *,
+        call_seconds: float = CALL_S,
+        observe: Observe = _unobserved,
+        monotonic: Callable[[], float] = monotonic,
     ) -> None:
         self.resource = resource
         self.socket = socket
         self.options = Options()
         self._call_seconds = call_seconds
         self._observe = observe
+        self._monotonic = monotonic
+        self._silent_until = -math.inf
         self._channel = open_channel(socket)
         self._stub: Any = pb_grpc.ResourcePluginStub(self._channel)
 
@@ -108,7 +120,7 @@ class Endpoint:
         return {
             name: Quantity(
                 each.aggregated_quantity,
-                {q.node: q.resource_value for q in each.topology_aware_quantity_list},
+                by_node(each.topology_aware_quantity_list),
                 each.is_node_resource,
                 each.is_scalar_resource,
             )
@@ -122,8 +134,8 @@ class Endpoint:
         found = {}
         for name, each in sorted(answer.allocatable_resources.items()):
             kind = each.is_node_resource, each.is_scalar_resource
-            free = {q.node: q.resource_value for q in each.topology_aware_allocatable_quantity_list}
-            whole = {q.node: q.resource_value for q in each.topology_aware_capacity_quantity_list}
+            free = by_node(each.topology_aware_allocatable_quantity_list)
+            whole = by_node(each.topology_aware_capacity_quantity_list)
             found[name] = (
                 Quantity(each.aggregated_allocatable_quantity, free, *kind),
                 Quantity(each.aggregated_capacity_quantity, whole, *kind),
@@ -131,12 +143,20 @@ class Endpoint:
         return found
 
     async def _call(self, method: str, request: Any, *, seconds: float | None = None) -> Any:
+        left = self._silent_until - self._monotonic()
+        if left > 0:
+            told = f"it did not answer in time before, and is asked again in {left:.0f} s"
+            raise PluginFailed(self.resource, method, "UNAVAILABLE", told)
         stub = getattr(self._stub, method)
         timeout = self._call_seconds if seconds is None else seconds
         began, failed = perf_counter(), True
         try:
             answer = await _translated(self.resource, method, lambda: stub(request, timeout=timeout))
             failed = False
+        except PluginFailed as error:
+            if error.status == grpc.StatusCode.DEADLINE_EXCEEDED.name:
+                self._silent_until = self._monotonic() + SILENT_CALLS * self._call_seconds
+            raise
         finally:
             self._observe(self.resource, method, perf_counter() - began, failed)
         return answer

@@ -13,7 +13,7 @@ from agent.qrm.allocation import CPUSET_CPUS, AllocationInfo
 from agent.qrm.answers import Quantity
 from agent.qrm.pods import QrmPod
 from agent.qrm.protos import qrm_podresources_v1_pb2 as pb
-from agent.qrm.request import MEMORY
+from agent.qrm.request import MEMORY, MOST
 
 Aware = Mapping[str, Mapping[str, Quantity]]
 """What each container of a pod has, by container and resource."""
@@ -90,5 +90,5 @@ def _memory(by_node: Mapping[int, float]) -> list[pb.ContainerMemory]:
     return [
         pb.ContainerMemory(memory_type=MEMORY, size=int(size), topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=node)]))
         for node, size in sorted(by_node.items())
-        if size > 0
+        if 0 < size < MOST
     ]

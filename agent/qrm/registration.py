@@ -136,16 +136,20 @@ class Registry:
     async def _add(self, path: Path, seen: _Seen) -> None:
         try:
             info = await ask_info(path)
-            refused, going = await self._register(info, path)
-            if going is not None:
-                self._registered[path] = seen, going
-                self._attempts.pop(path, None)
-                log.info("the plug-in for %s at %s is registered", info.name, path)
-            else:
-                self._failed(path, seen, refused)
-            await notify(path, refused)
         except PluginFailed as error:
             self._failed(path, seen, str(error))
+            return
+        refused, going = await self._register(info, path)
+        if going is not None:
+            self._registered[path] = seen, going
+            self._attempts.pop(path, None)
+            log.info("the plug-in for %s at %s is registered", info.name, path)
+        else:
+            self._failed(path, seen, refused)
+        try:
+            await notify(path, refused)
+        except PluginFailed as error:
+            log.warning("%s was not told what became of its registration: %s", path, error)
 
     async def _register(self, info: PluginInfo, path: Path) -> tuple[str, Gone | None]:
         """Why not, in the kubelet's words, or what to do when it goes."""

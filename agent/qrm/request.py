@@ -17,6 +17,8 @@ from agent.qrm.topology import Hint
 CPU = "cpu"
 MEMORY = "memory"
 NIC = "NIC"
+MOST = float(1 << 63)
+"""Of anything. No machine has it, and no file could say it."""
 RECLAIMED_MILLICPU = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
 
 
@@ -71,7 +73,7 @@ class ResourceRequest:
 def whole(request: ResourceRequest) -> int:
     """The quantity as a whole number: CPUs (of millicpu too), bytes, devices; rounded up. Raises CannotAllocate."""
     quantity = request.quantity
-    if not math.isfinite(quantity) or quantity < 0:
+    if not 0 <= quantity < MOST:
         raise CannotAllocate(f"a quantity of {quantity} of {request.resource_name} was asked for")
     unit = 1000.0 if request.resource_name == RECLAIMED_MILLICPU else 1.0
     return math.ceil(round(quantity / unit, 6))

@@ -180,7 +180,8 @@ class PluginServer:
     async def change(self, act: Callable[[Plugin], T]) -> T:
         """Let the plug-in decide something, and keep it. Where it cannot be kept nothing was decided.
 
-        Raises CannotAllocate, and OSError where the state cannot be written.
+        Raises CannotAllocate, OSError where the state cannot be written, and whatever else a plug-in of another package
+        does.
         """
         # A caller that hangs up must not leave a decision half kept.
         return await asyncio.shield(asyncio.create_task(self._change(act)))
@@ -199,7 +200,7 @@ class PluginServer:
             return
         try:
             await asyncio.to_thread(self.state.write, after)
-        except OSError:
+        except Exception:  # a plug-in of another package may have a document that is no JSON
             self.plugin.load(before)
             raise
 

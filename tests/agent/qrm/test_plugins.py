@@ -203,10 +203,13 @@ def test_nodes_for_memory(case: dict[str, Any]):
         assert found == expected
 
 
-@pytest.mark.parametrize("quantity", [float("nan"), float("inf"), -1.0])
-def test_quantities_that_are_none(quantity: float):
-    with pytest.raises(CannotAllocate, match="a quantity of"):
-        cpu_plugin().allocate(ask("cpu", "p", "storage-service", quantity))
+@pytest.mark.parametrize("quantity", [float("nan"), float("inf"), -1.0, 1e30])
+@pytest.mark.parametrize("role", ["storage-service", "ETL"])
+def test_quantities_that_are_none(role: str, quantity: float):
+    for plugin in (cpu_plugin(), memory_plugin()):
+        with pytest.raises(CannotAllocate, match="a quantity of"):
+            plugin.allocate(ask(plugin.resource, "p", role, quantity))
+        assert not plugin.allocations()
 
 
 # --- odd pods --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from agent.qrm.allocation import Allocations
@@ -167,6 +168,36 @@ def test_who_cannot_be_registered_is_told_why(tmp_path: Path, info: dict[str, An
         finally:
             await served.stop(grace=0)
         assert introduces.told[0].startswith(error)
+
+    run(test())
+
+
+class Deaf(Introduces):
+    """Does not want to hear what became of it."""
+
+    async def GetInfo(self, request, context):  # noqa: N802
+        self.told.append("asked")
+        return await super().GetInfo(request, context)
+
+    async def NotifyRegistrationStatus(self, request, context):  # noqa: N802
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "nobody listens")
+
+
+def test_who_does_not_listen_is_tried_again_no_later_for_that(tmp_path: Path):
+    async def test() -> None:
+        clock, deaf = Clock(), Deaf(type="CSIPlugin", name="disk")
+        served = SocketServer(
+            tmp_path / "x.sock", [lambda server: pb_grpc.add_RegistrationServicer_to_server(deaf, server)]
+        )
+        registry = Registry(tmp_path, {}, monotonic=clock)
+        await served.start()
+        try:
+            for now, times in ((0.0, 1), (0.5, 2), (1.4, 2), (1.5, 3)):  # pauses of 0.5 s, then 1 s
+                clock.now = now
+                await registry.reconcile()
+                assert len(deaf.told) == times
+        finally:
+            await served.stop(grace=0)
 
     run(test())
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import os
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,20 @@ import pytest
 from agent.qrm.allocation import Allocations
 from agent.qrm.answers import Options, PluginFailed
 from agent.qrm.checkpoint import fnv1a
-from agent.qrm.endpoint import Endpoint, PluginInfo, ask_info, notify
+from agent.qrm.endpoint import SILENT_CALLS, Endpoint, PluginInfo, ask_info, notify
 from agent.qrm.files import BadState, StateFile, set_aside, write_atomic
 from agent.qrm.manager import Manager, ManagerSettings
 from agent.qrm.plugins.base import Plugin
-from agent.qrm.pods import ROLE_ANNOTATION, PodContainer, QrmPod
+from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.pods import QOS_ANNOTATION, ROLE_ANNOTATION, PodContainer, QrmPod
+from agent.qrm.process import Checkpoint
 from agent.qrm.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
+from agent.qrm.roles import SEED_ROLES
 from agent.qrm.server import CannotServe, PluginServer, SocketServer
+from agent.qrm.telemetry import QrmMetrics
 from agent.qrm.topology import Hint, Policy
-from tests.agent.qrm.test_plugins import ask, cpu_plugin
+from tests.agent.qrm.test_plugins import SEED, ask, cpu_plugin
 from tests.waiting import eventually
 
 ON_0 = Hint(frozenset({0}), preferred=True)
@@ -127,6 +131,25 @@ def test_methods_about_whole_pods_are_not_there(tmp_path: Path):
     run(test())
 
 
+class Unkeepable(CpuPlugin):
+    """Has a document that is no JSON, once it has given something away."""
+
+    def document(self) -> dict[str, Any]:
+        return {**super().document(), "odd": object() if self.allocations() else ""}
+
+
+def test_a_document_that_cannot_be_written(tmp_path: Path):
+    async def test() -> None:
+        plugin = Unkeepable(SEED, SEED_ROLES, CpuSettings())
+        async with serving(tmp_path, plugin=plugin) as (server, endpoint):
+            with pytest.raises(PluginFailed, match=r"failed in Allocate: UNKNOWN: .*TypeError"):
+                await endpoint.allocate(ask("cpu", "p", "storage-service", 2))
+            assert await endpoint.allocations() == {}
+            assert not server.state.path.exists()
+
+    run(test())
+
+
 def test_registration(tmp_path: Path):
     async def test() -> None:
         async with serving(tmp_path) as (server, _):
@@ -187,6 +210,47 @@ def test_odd_plugins(tmp_path: Path):
             await served.stop(grace=0)
         with pytest.raises(PluginFailed, match="CANCELLED"):
             await endpoint.allocations()
+
+    run(test())
+
+
+class Slow(pb_grpc.ResourcePluginServicer):
+    """Answers once it is let."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.let = asyncio.Event()
+
+    async def RemovePod(self, request, context):  # noqa: N802
+        self.asked += 1
+        await self.let.wait()
+        return pb.RemovePodResponse()
+
+
+def test_a_plugin_that_hangs_holds_up_one_call_and_not_each(tmp_path: Path):
+    async def test() -> None:
+        path, slow, now = tmp_path / "slow.sock", Slow(), [1000.0]
+        served = SocketServer(path, [lambda server: pb_grpc.add_ResourcePluginServicer_to_server(slow, server)])
+        await served.start()
+        endpoint = Endpoint("cpu", path, call_seconds=0.2, monotonic=lambda: now[0])
+        try:
+            with pytest.raises(PluginFailed, match="DEADLINE_EXCEEDED"):
+                await endpoint.remove_pod("p")
+            slow.let.set()
+            with pytest.raises(PluginFailed, match="UNAVAILABLE: it did not answer in time before, and is asked"):
+                await endpoint.remove_pod("p")
+            assert slow.asked <= 1  # on a busy machine the first may not even have arrived
+            now[0] += 0.2 * SILENT_CALLS
+
+            async def answered():
+                now[0] += 0.2 * SILENT_CALLS  # on a busy machine it may be late once more
+                await endpoint.remove_pod("p")
+                return True
+
+            await eventually(answered, what="an answer", ignoring=(PluginFailed,))
+        finally:
+            await endpoint.close()
+            await served.stop(grace=0)
 
     run(test())
 
@@ -299,12 +363,19 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path):
 # --- a plug-in that is killed ------------------------------------------------------------------------------------
 
 PROCESS = """
-import asyncio, sys
+import asyncio, os, sys
 from pathlib import Path
+from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.roles import SEED_ROLES
+from tests.agent.qrm.test_plugins import SEED
 from tests.agent.qrm.test_serving import serving
 
+class Dying(CpuPlugin):
+    def allocate(self, request):
+        return os._exit(9) if request.pod_name == "deadly" else super().allocate(request)
+
 async def main():
-    async with serving(Path(sys.argv[1])):
+    async with serving(Path(sys.argv[1]), plugin=Dying(SEED, SEED_ROLES, CpuSettings())):
         print("serving", flush=True)
         await asyncio.Event().wait()
 
@@ -320,27 +391,41 @@ def start_process(directory: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_kill_and_start_again(tmp_path: Path):
-    """The endpoint's channel finds the new process by itself; what was answered before the kill is known after it."""
+def test_a_plugin_that_dies_in_the_middle_of_a_call(tmp_path: Path):
+    """The pod has nothing, here as there. The channel finds the process that comes after it by itself, and what was
+    answered before is known to it."""
+
+    def pod(name: str) -> QrmPod:
+        annotations = {ROLE_ANNOTATION: "storage-service", QOS_ANNOTATION: "dedicated_cores"}
+        return QrmPod(name, "ns", name, annotations=annotations, containers=(PodContainer("c", {"cpu": 4.0}),))
 
     async def test() -> None:
-        first = await asyncio.to_thread(start_process, tmp_path)
+        allocations, checkpoint = Allocations(), Checkpoint(tmp_path / "checkpoint", QrmMetrics())
+        settings = ManagerSettings(frozenset({0, 1}), Policy.RESTRICTED)
+        save = partial(checkpoint.save, allocations)
+        manager = Manager(settings, allocations, save=save, monotonic=lambda: 0.0)
         endpoint = Endpoint("cpu", tmp_path / "cpu.sock")
-        before = await endpoint.allocate(ask("cpu", "p", "storage-service", 2))
-        first.send_signal(signal.SIGKILL)
-        await asyncio.to_thread(first.communicate)
-        with pytest.raises(PluginFailed, match="UNAVAILABLE"):
-            await endpoint.allocations()
-        second = await asyncio.to_thread(start_process, tmp_path)
+        process = await asyncio.to_thread(start_process, tmp_path)
         try:
+            await endpoint.open()
+            await manager.register("cpu", endpoint)
+            assert (await manager.admit(pod("well"))).admitted
+            before = manager.allocations.of("well", "c")
+            refused = await manager.admit(pod("deadly"))
+            assert "the plug-in for cpu failed in Allocate: UNAVAILABLE" in refused.message
+            await asyncio.to_thread(process.communicate)
+            process = await asyncio.to_thread(start_process, tmp_path)
 
-            async def known():
-                return await endpoint.allocations() == {"p": {"container0": before}}
+            async def known() -> Any:
+                return await endpoint.allocations()
 
-            await eventually(known, what="the second process to know the pod", ignoring=(PluginFailed,))
+            found = await eventually(known, what="the plug-in to be back", ignoring=(PluginFailed,))
+            assert found == {"well": {"c": before}}
+            assert Checkpoint(tmp_path / "checkpoint", QrmMetrics()).read() == allocations
+            assert (await manager.admit(pod("other"))).admitted
         finally:
-            second.kill()
-            await asyncio.to_thread(second.communicate)
+            process.kill()
+            await asyncio.to_thread(process.communicate)
             await endpoint.close()
 
     run(test())
