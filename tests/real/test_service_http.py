@@ -314,12 +314,13 @@ def test_tls_files_that_do_not_work_are_named(tmp_path: Path, certificates: Path
 
 
 def test_protected_reads_need_the_token(tmp_path: Path, run_service: RunService):
-    """All but the probes; and the token stands nowhere."""
+    """All but the probes and the page, which has nothing in it but asks for what it shows; and the token stands
+    nowhere."""
     token = new_secret()
     (tmp_path / "token").write_text(token + "\n")
     service = run_service(config=f'[server]\ntoken_file = "{tmp_path / "token"}"\nprotect_reads = true\n{FAST}')
     allowed = {"Authorization": f"Bearer {token}"}
-    paths = ("/watcher", "/watcher/x", "/watcher/health", "/api/v1/columns", "/api/v1/findings", "/metrics", "/")
+    paths = ("/watcher", "/watcher/x", "/watcher/health", "/api/v1/columns", "/api/v1/findings", "/metrics")
     for path in paths:
         refused = service.get(path)
         assert (401, "unauthorized") == (refused.status, refused.json()["error"]["code"]), path
@@ -329,6 +330,6 @@ def test_protected_reads_need_the_token(tmp_path: Path, run_service: RunService)
         answer = service.get(path, headers=allowed)
         assert answer.status != 401
         assert token not in answer.text
-    for path in ("/healthz", "/readyz"):
+    for path in ("/healthz", "/readyz", "/"):
         assert 401 != service.get(path).status
     assert token not in service.log()
