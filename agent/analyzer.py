@@ -21,9 +21,20 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agent.explanation import number
-from agent.model import AvoidanceAction, CpuThrottle, PodState, Policies, Rule, Series, State
+from agent.model import (
+    CPU_WEIGHT,
+    MEMORY_HIGH,
+    AvoidanceAction,
+    CpuThrottle,
+    Knobs,
+    PodState,
+    Policies,
+    Rule,
+    Series,
+    State,
+)
 from agent.options import Counting, Options, Quirk
-from agent.originals import Originals, owed
+from agent.originals import Originals, owed_cpu, owed_memory
 from agent.plan import RuleFinding, Verdict
 from agent.selection import allowed, matches_everything
 from agent.watermark import Watermarks, gathered
@@ -74,16 +85,19 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A pod that may be acted on, for these metrics; how, after merging all rules that want it."""
+    """A pod that may be acted on, for these metrics; how, after merging all rules that want it. `weight_first`: its
+    weight is lowered before its quota."""
 
     metrics: frozenset[str]
     throttle: CpuThrottle = field(default_factory=CpuThrottle)
     grace_seconds: float | None = None
+    weight_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What some rules want together. Watermarks and pods (namespace/name) of each action; `ceilings` are watermarks
+    """What some rules want together. Watermarks and pods (namespace/name) of each action, `hold` and `loosen` being to
+    lower memory.high and to give it back; `ceilings` are watermarks
     that restoring must not reach, of metrics whose rules leave room between the two; `missed` are metrics that are
     missing and whose rules say onMissing: all; `since` says when the rules that evict for a metric were first
     triggered."""
@@ -96,6 +110,10 @@ class Demand:
     evicted: Mapping[str, Wanted] = field(default_factory=dict)
     reclaim: Watermarks = field(default_factory=dict)
     reclaimed: Mapping[str, Wanted] = field(default_factory=dict)
+    hold: Watermarks = field(default_factory=dict)
+    held: Mapping[str, Wanted] = field(default_factory=dict)
+    loosen: Watermarks = field(default_factory=dict)
+    loosened: Mapping[str, Wanted] = field(default_factory=dict)
     ceilings: Mapping[str, float] = field(default_factory=dict)
     missed: frozenset[str] = frozenset()
     since: Mapping[str, float] = field(default_factory=dict)
@@ -118,6 +136,29 @@ class Analysis:
     events: tuple[Event, ...]
     warnings: tuple[str, ...]
     memory: Memory
+    unheld: tuple[str, ...] = ()
+    """The same of pods that no rule may hold back from memory any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Owed:
+    """What was taken and not given back in full."""
+
+    originals: Originals
+    knobs: Knobs
+
+    def cpu(self, pods: Iterable[PodState]) -> bool:
+        return owed_cpu(pods, self.originals, self.knobs)
+
+    def memory(self, pods: Iterable[PodState]) -> bool:
+        return owed_memory(pods, self.knobs)
+
+    def by(self, action: AvoidanceAction | None, pods: Sequence[PodState]) -> bool:
+        """To these pods, of what the action takes."""
+        if action is None:
+            return False
+        throttles, holds = action.throttle is not None, MEMORY_HIGH in action.gentle
+        return (throttles and self.cpu(pods)) or (holds and self.memory(pods))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +188,18 @@ def analyze(
     *,
     originals: Originals | None = None,
     options: Options | None = None,
+    knobs: Knobs | None = None,
 ) -> Analysis:
-    """One cycle. `originals` are the quotas that were lowered and not yet given back in full."""
+    """One cycle. `originals` are the quotas that were lowered and not yet given back in full, `knobs` what the groups
+    of pods have besides them."""
     options = options or Options()
-    originals = originals or {}
+    owes = _Owed(originals or {}, knobs or {})
     pods_of = {
         name: allowed(name, policies.pod_qos, state.pods, options)
         for name in sorted({r.action for r in policies.rules})
     }
     judged = [
-        _judge(rule, policies.actions.get(rule.action), pods_of[rule.action], state, memory, originals, options)
+        _judge(rule, policies.actions.get(rule.action), pods_of[rule.action], state, memory, owes, options)
         for rule in policies.rules
     ]
     enforced = [each for each in judged if not each.rule.preview]
@@ -171,10 +214,11 @@ def analyze(
         keep_away=scheduling.keep_away,
         because=scheduling.because,
         may_restore=scheduling.may_restore,
-        released=_released(state.pods, enforced, originals),
+        released=_released(state.pods, enforced, owes),
+        unheld=_unheld(state.pods, enforced, owes),
         events=_events(judged, options),
         warnings=_warnings(policies),
-        memory=_remembered(judged, scheduling, memory, originals, options),
+        memory=_remembered(judged, scheduling, memory, owes, options),
     )
 
 
@@ -187,12 +231,12 @@ def _judge(
     pods: tuple[PodState, ...],
     state: State,
     memory: Memory,
-    originals: Originals,
+    owed: _Owed,
     options: Options,
 ) -> _Judged:
     before = memory.rules.get(rule.key, RuleMemory())
     series = [each for each in state.metrics.get(rule.metric, ()) if rule.selector.matches(each.labels)]
-    owes = action is not None and action.throttle is not None and owed(pods, originals)
+    owes = owed.by(action, pods)
     if series:
         worst = max(series, key=lambda each: each.value)
         seen = replace(before, seen=True)
@@ -362,6 +406,9 @@ def _demand(judged: Sequence[_Judged], may_restore: bool, options: Options) -> D
     up = [(each, action) for each, action in throttling if each.restored and may_restore]
     evict = [(each, action) for each, action in known if action.evicts and each.triggered]
     reclaim = [each for each, action in known if action.force_gc and each.triggered]
+    holding = [each for each, action in known if MEMORY_HIGH in action.gentle]
+    hold = [each for each in holding if each.triggered]
+    loosen = [each for each in holding if each.restored and may_restore]
     up_metrics = {each.rule.metric for each, _ in up}
     # Room that one rule gives back must not be what triggers another, so all that throttle for the metric have a say.
     having_a_say = up if options.counting is not Counting.LATCHED else throttling
@@ -370,7 +417,7 @@ def _demand(judged: Sequence[_Judged], may_restore: bool, options: Options) -> D
         down=gathered((each.rule.metric, each.rule.watermark) for each, _ in down),
         up=gathered((rule.metric, _restore_watermark(rule)) for rule in bounds),
         evict=gathered((each.rule.metric, each.rule.watermark) for each, _ in evict),
-        throttled=_merged((each, Wanted(frozenset((each.rule.metric,)), ratio)) for each, ratio in down),
+        throttled=_merged((each, _throttled(each, ratio)) for each, ratio in down),
         restored=_merged((each, Wanted(frozenset((each.rule.metric,)), _restore_ratio(action))) for each, action in up),
         evicted=_merged(
             (each, Wanted(frozenset((each.rule.metric,)), grace_seconds=_grace(action, options)))
@@ -378,10 +425,19 @@ def _demand(judged: Sequence[_Judged], may_restore: bool, options: Options) -> D
         ),
         reclaim=gathered((each.rule.metric, each.rule.watermark) for each in reclaim),
         reclaimed=_merged((each, Wanted(frozenset((each.rule.metric,)))) for each in reclaim),
+        hold=gathered((each.rule.metric, each.rule.watermark) for each in hold),
+        held=_merged((each, Wanted(frozenset((each.rule.metric,)))) for each in hold),
+        loosen=gathered((each.rule.metric, _restore_watermark(each.rule)) for each in loosen),
+        loosened=_merged((each, Wanted(frozenset((each.rule.metric,)))) for each in loosen),
         ceilings=_ceilings(bounds) if options.counting is Counting.LATCHED else {},
         missed=frozenset(each.rule.metric for each in judged if each.triggered and each.finding.blind),
         since=_since(each for each, _ in evict),
     )
+
+
+def _throttled(judged: _Judged, ratio: CpuThrottle) -> Wanted:
+    weight_first = judged.action is not None and CPU_WEIGHT in judged.action.gentle
+    return Wanted(frozenset((judged.rule.metric,)), ratio, weight_first=weight_first)
 
 
 def _grace(action: AvoidanceAction, options: Options) -> float | None:
@@ -419,7 +475,8 @@ def _merged(wanted: Iterable[tuple[_Judged, Wanted]]) -> dict[str, Wanted]:
 
 
 def merge(first: Wanted, second: Wanted) -> Wanted:
-    """Two rules want the same pod: the larger ratios, and the shorter grace of those that name one."""
+    """Two rules want the same pod: the larger ratios, the shorter grace of those that name one, and its weight first
+    only if both say so."""
     graces = [grace for grace in (first.grace_seconds, second.grace_seconds) if grace is not None]
     return Wanted(
         first.metrics | second.metrics,
@@ -428,27 +485,33 @@ def merge(first: Wanted, second: Wanted) -> Wanted:
             step_ratio=max(first.throttle.step_ratio, second.throttle.step_ratio),
         ),
         min(graces, default=None),
+        first.weight_first and second.weight_first,
     )
 
 
-def _released(pods: Iterable[PodState], enforced: Iterable[_Judged], originals: Originals) -> tuple[str, ...]:
+def _released(pods: Iterable[PodState], enforced: Iterable[_Judged], owed: _Owed) -> tuple[str, ...]:
     """Pods with a lowered quota that no rule is answerable for: its policy went, or changed, or is a preview now."""
     covered = {pod.key for each in enforced if each.action and each.action.throttle for pod in each.pods}
-    return tuple(sorted(pod.key for pod in pods if pod.key not in covered and owed((pod,), originals)))
+    return tuple(sorted(pod.key for pod in pods if pod.key not in covered and owed.cpu((pod,))))
+
+
+def _unheld(pods: Iterable[PodState], enforced: Iterable[_Judged], owed: _Owed) -> tuple[str, ...]:
+    """The same of a lowered memory.high."""
+    covered = {pod.key for each in enforced if each.action and MEMORY_HIGH in each.action.gentle for pod in each.pods}
+    return tuple(sorted(pod.key for pod in pods if pod.key not in covered and owed.memory((pod,))))
 
 
 def _remembered(
-    judged: Sequence[_Judged], scheduling: _Scheduling, memory: Memory, originals: Originals, options: Options
+    judged: Sequence[_Judged], scheduling: _Scheduling, memory: Memory, owed: _Owed, options: Options
 ) -> Memory:
     """A rule is done with once it may restore and nothing is owed to its pods any more."""
     rules: dict[str, RuleMemory] = {}
     for each in judged:
         after = replace(each.after, restored=not each.triggered and (each.restored or each.before.restored))
         permitted = scheduling.may_restore or each.rule.preview or each.action is None
-        if options.counting is Counting.LATCHED and each.restored and permitted:
-            throttles = each.action is not None and each.action.throttle is not None
-            if not (throttles and owed(each.pods, originals)):
-                after = replace(after, triggered=False, since=None)
+        done = each.restored and permitted and not owed.by(each.action, each.pods)
+        if options.counting is Counting.LATCHED and done:
+            after = replace(after, triggered=False, since=None)
         rules[each.rule.key] = after
     keeps_away = memory.keeps_away if scheduling.keep_away is None else scheduling.keep_away
     return Memory(rules, scheduling.last_triggered, keeps_away)

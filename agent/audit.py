@@ -4,8 +4,9 @@ One SQLite file, with the strictest of SQLite's ways of writing: what was commit
 power cut. Whatever is done to a pod is written here before it is done ("audit first, act second"), so that a file that
 cannot be written (a full disk) keeps the agent from acting, and a new start always finds
 
-* the CPU quota that each container had before the agent first touched it, beside what the agent last wrote and what it
-  was about to write: only one of the latter two is the agent's own, everything else was somebody else's and stays;
+* what each control group had before the agent first touched it (quota, weight, memory.high), beside what the agent
+  last wrote and what it was about to write: only one of the latter two is the agent's own, everything else was somebody
+  else's and stays;
 * each deed, with what it was to release, what became of it, and what it released as measured a cycle later;
 * how many evictions there were of late, and whatever else the agent is to know again (`keep`, `kept`).
 
@@ -31,7 +32,8 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from agent.cgroups import Quota
+from agent.cgroups import Quota, knobs
+from agent.cgroups.knobs import Knob, Value
 from agent.limits import Eviction
 from agent.model import Original, Released
 
@@ -41,7 +43,8 @@ T = TypeVar("T")
 
 APPLICATION_ID = 0x4C574147
 """LWAG, in the header of the file."""
-SCHEMA = 1
+SCHEMA = 2
+"""2: weights and memory.high are remembered too, by their knobs."""
 ROWS = 20_000
 """How many deeds are kept; the oldest go first."""
 PRUNE_EVERY = 100
@@ -74,7 +77,7 @@ CREATE TABLE deeds (
 );
 CREATE INDEX deeds_of_a_time ON deeds (time);
 CREATE TABLE originals (
-    container_id TEXT PRIMARY KEY,
+    key TEXT PRIMARY KEY,
     pod TEXT NOT NULL,
     uid TEXT NOT NULL,
     container TEXT NOT NULL,
@@ -82,11 +85,20 @@ CREATE TABLE originals (
     since REAL NOT NULL,
     original TEXT NOT NULL,
     written TEXT,
-    intended TEXT
+    intended TEXT,
+    knob TEXT NOT NULL DEFAULT 'cpu.max'
 );
 CREATE TABLE kept (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE totals (kind TEXT NOT NULL, outcome TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (kind, outcome));
 """
+
+_UPGRADES = {
+    1: (
+        "ALTER TABLE originals RENAME COLUMN container_id TO key",
+        "ALTER TABLE originals ADD COLUMN knob TEXT NOT NULL DEFAULT 'cpu.max'",
+    )
+}
+"""What makes the next schema of one."""
 
 
 class AuditError(Exception):
@@ -156,22 +168,37 @@ _MAPS = ("planned", "used", "before", "after", "measured")
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The quota that a container had, and which ones are the agent's own: what it wrote last, and what it was about to
-    write."""
+    """What a control group had, and which values are the agent's own: what it wrote last, and what it was about to
+    write. `container` is "" for a pod's own group."""
 
-    container_id: str
+    key: str
     pod: str
     uid: str
     container: str
     path: str
     since: float
-    original: Quota
-    written: Quota | None = None
-    intended: Quota | None = None
+    original: Value
+    written: Value | None = None
+    intended: Value | None = None
 
-    def is_ours(self, found: Quota) -> bool:
+    @property
+    def knob(self) -> Knob:
+        """What it is."""
+        return knobs.knob_of(self.original)
+
+    @property
+    def container_id(self) -> str:
+        """Of the container, "" for a pod's own group."""
+        return self.key if self.knob == knobs.CPU_MAX else ""
+
+    def is_ours(self, found: Value) -> bool:
         """Whether the agent itself made it so."""
         return found in (self.written, self.intended)
+
+
+def key_of(container_id: str, uid: str, knob: Knob) -> str:
+    """Under which what a group had is remembered: a container's quota by its id, what is of a pod by its uid."""
+    return container_id or f"{uid}/{knob}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,20 +258,22 @@ class Audit:
         with self._transaction():
             return self._news_of(self._insert(deed))
 
-    def begin_quota(self, deed: Deed, *, path: str, found: Quota, intended: Quota, afresh: bool = False) -> Deed:
-        """The same of a CPU quota. What the container has now (`found`) is remembered as its original unless one is
+    def begin_change(self, deed: Deed, *, path: str, found: Value, intended: Value, afresh: bool = False) -> Deed:
+        """The same of a group's knob. What the group has now (`found`) is remembered as its original unless one is
         already, or, `afresh`, in its place: somebody else has given it a new one since. Otherwise `found` is what the
         agent wrote last, although it may have ended before it could say so."""
-        identity = (deed.container_id, deed.pod, deed.uid, deed.container, path, deed.time)
+        knob = knobs.knob_of(intended)
+        key = key_of(deed.container_id, deed.uid, knob)
+        identity = (key, deed.pod, deed.uid, deed.container, path, deed.time)
         with self._transaction():
             begun = self._news_of(self._insert(deed))
             if afresh:
-                self._connection.execute("DELETE FROM originals WHERE container_id = ?", (deed.container_id,))
+                self._connection.execute("DELETE FROM originals WHERE key = ?", (key,))
             self._connection.execute(
-                "INSERT INTO originals (container_id, pod, uid, container, path, since, original, intended)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT (container_id) DO UPDATE SET intended = excluded.intended, written = excluded.original",
-                (*identity, _quota_text(found), _quota_text(intended)),
+                "INSERT INTO originals (key, pod, uid, container, path, since, original, intended, knob)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (key) DO UPDATE SET intended = excluded.intended, written = excluded.original",
+                (*identity, knobs.as_text(found), knobs.as_text(intended), knob),
             )
         return begun
 
@@ -253,19 +282,26 @@ class Audit:
         with self._transaction():
             return self._news_of(self._update(deed, outcome, now=now, message=message))
 
-    def finish_quota(
-        self, deed: Deed, outcome: Outcome, *, now: float, written: Quota | None, message: str = ""
+    def finish_change(
+        self,
+        deed: Deed,
+        outcome: Outcome,
+        *,
+        now: float,
+        written: Value | None,
+        knob: Knob = knobs.CPU_MAX,
+        message: str = "",
     ) -> Deed:
-        """The same of a CPU quota. `written` is what the container has now by the agent's doing; None if it has none of
+        """The same of a group's knob. `written` is what the group has now by the agent's doing; None if it has none of
         the agent's any more, and then there is nothing left to put back."""
+        key = key_of(deed.container_id, deed.uid, knob)
         with self._transaction():
             done = self._news_of(self._update(deed, outcome, now=now, message=message))
             if written is None:
-                self._connection.execute("DELETE FROM originals WHERE container_id = ?", (deed.container_id,))
+                self._connection.execute("DELETE FROM originals WHERE key = ?", (key,))
             else:
                 self._connection.execute(
-                    "UPDATE originals SET written = ?, intended = NULL WHERE container_id = ?",
-                    (_quota_text(written), deed.container_id),
+                    "UPDATE originals SET written = ?, intended = NULL WHERE key = ?", (knobs.as_text(written), key)
                 )
         return done
 
@@ -318,33 +354,34 @@ class Audit:
 
     # --- what is to be put back --------------------------------------------------------------------------------------
 
-    def remembered(self, container_id: str | None = None) -> Mapping[str, Remembered]:
-        """The containers that have, or may have, a quota of the agent's, by id; or this one alone."""
+    def remembered(self, key: str | None = None) -> Mapping[str, Remembered]:
+        """What has, or may have, a value of the agent's, by its key (`key_of`); or this one alone."""
         with self._reading() as connection:
             rows = connection.execute(
-                "SELECT container_id, pod, uid, container, path, since, original, written, intended"
-                " FROM originals WHERE ?1 IS NULL OR container_id = ?1 ORDER BY path",
-                (container_id,),
+                "SELECT knob, key, pod, uid, container, path, since, original, written, intended"
+                " FROM originals WHERE ?1 IS NULL OR key = ?1 ORDER BY path, knob",
+                (key,),
             )
-            return {row[0]: _remembered(row) for row in rows}
+            return {row[1]: _remembered(row) for row in rows}
 
     def owed(self) -> int:
-        """How many containers these are."""
+        """How many these are."""
         with self._reading() as connection:
             (count,) = connection.execute("SELECT count(*) FROM originals").fetchone()
             return int(count)
 
     def originals(self) -> Mapping[str, Original]:
-        """The same for the planner."""
+        """The quotas among them, for the planner, by container id."""
         return {
             each.container_id: Original(each.original.quota, each.original.period)
             for each in self.remembered().values()
+            if isinstance(each.original, Quota)
         }
 
-    def forget(self, container_id: str) -> None:
-        """There is nothing to be put back: the container has ended, or has its original quota, or somebody else's."""
+    def forget(self, key: str) -> None:
+        """There is nothing to be put back: the group has ended, or has its original value, or somebody else's."""
         with self._transaction():
-            self._connection.execute("DELETE FROM originals WHERE container_id = ?", (container_id,))
+            self._connection.execute("DELETE FROM originals WHERE key = ?", (key,))
 
     # --- whatever else -----------------------------------------------------------------------------------------------
 
@@ -464,20 +501,10 @@ def _as_deed(row: tuple[Any, ...]) -> Deed:
 
 
 def _remembered(row: tuple[Any, ...]) -> Remembered:
-    container_id, pod, uid, container, path, since, *quotas = row
-    original, written, intended = (None if text is None else _read_quota(text) for text in quotas)
+    knob, key, pod, uid, container, path, since, *values = row
+    original, written, intended = (None if text is None else knobs.from_text(knob, text) for text in values)
     assert original is not None  # the table says so
-    return Remembered(container_id, pod, uid, container, path, since, original, written, intended)
-
-
-def _quota_text(quota: Quota) -> str:
-    """As cpu.max has it."""
-    return f"{'max' if quota.quota is None else quota.quota} {quota.period}"
-
-
-def _read_quota(text: str) -> Quota:
-    quota, period = text.split()
-    return Quota(None if quota == "max" else int(quota), int(period))
+    return Remembered(key, pod, uid, container, path, since, original, written, intended)
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
@@ -545,7 +572,10 @@ def _connect(path: Path) -> sqlite3.Connection:
             for statement in filter(str.strip, _TABLES.split(";")):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        for older in range(version, SCHEMA) if version else ():
+            for statement in _UPGRADES[older]:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA}")
         connection.execute("COMMIT")
     except BaseException:
         connection.close()

@@ -7,12 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent.model import CPU, EXTENDED_CPU, MEMORY, EvictStep, QuotaStep, ReclaimStep, Released, SchedulingStep, Step
+from agent.model import (
+    CPU,
+    EXTENDED_CPU,
+    MEMORY,
+    EvictStep,
+    KnobStep,
+    QuotaStep,
+    ReclaimStep,
+    Released,
+    SchedulingStep,
+    Step,
+)
 from agent.plan import Plan, Stage, StageKind
 
 VERBS: Mapping[StageKind, str] = {
     "throttle": "throttles",
     "reclaim": "reclaims page cache of",
+    "hold": "holds back",
     "evict": "evicts",
     "restore": "restores",
 }
@@ -72,8 +84,15 @@ def step(each: Step) -> str:
     if isinstance(each, ReclaimStep):
         return f"reclaim up to {amount(MEMORY, each.bytes)} of page cache from {each.pod}"
     kind: StageKind = each.kind
+    if isinstance(each, KnobStep):
+        change = f"{_limit(each.before)} to {_limit(each.after)}"
+        return f"set {each.knob} of {each.pod} from {change}: {effect(kind, each.released)}"
     change = f"{_quota(each.before, each)} to {_quota(each.after, each)}"
     return f"{kind} {each.pod}, container {each.container}, from {change}: {effect(kind, each.released)}"
+
+
+def _limit(value: int | None) -> str:
+    return "no limit" if value is None else f"{value:,}"
 
 
 def _quota(quota: int | None, each: QuotaStep) -> str:

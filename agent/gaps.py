@@ -13,7 +13,7 @@ from agent.ledger import Ledger, falling, rising
 from agent.limits import Budget
 from agent.metrics import Metrics
 from agent.metrics.attributes import Metric
-from agent.model import MEMORY, State
+from agent.model import MEMORY, Knobs, State
 from agent.options import Options, Quirk
 from agent.originals import Originals
 from agent.plan import StageKind
@@ -24,7 +24,8 @@ from agent.watermark import Watermarks, gap_above, gap_below
 class Given:
     """What a plan is made from besides the analysis. `own` are uids and namespace/names of the agent's own pods;
     `budget` is what may be evicted now, None for no limit; `unavailable` are pods that cannot be acted on in this
-    cycle (the API refused them, they are gone), with the reason, so that a second plan finds others."""
+    cycle (the API refused them, they are gone), with the reason, so that a second plan finds others; `knobs` are what
+    the groups of pods have besides quotas, without which there are no gentler steps."""
 
     state: State
     metrics: Metrics
@@ -34,6 +35,7 @@ class Given:
     own: frozenset[str] = frozenset()
     budget: Budget | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
+    knobs: Knobs = field(default_factory=dict)
 
 
 def divided(kind: StageKind, marks: Watermarks, metrics: Metrics) -> tuple[list[str], list[str]]:
@@ -86,13 +88,13 @@ def _gap(kind: StageKind, used: float, watermark: float, scale: float, flying: f
 
 
 def _able(metric: Metric, kind: StageKind) -> bool:
-    if kind == "reclaim":
+    if kind in ("reclaim", "hold"):
         return metric.evict_quantified and metric.resource == MEMORY
     return metric.evictable if kind == "evict" else metric.throttleable
 
 
 def _quantified(metric: Metric, kind: StageKind) -> bool:
-    if kind == "reclaim":
+    if kind in ("reclaim", "hold"):
         return _able(metric, kind)
     return metric.evict_quantified if kind == "evict" else metric.throttle_quantified
 

@@ -193,7 +193,11 @@ class Agent:
     async def _decide(self, cycle: Cycle, *, unsure: bool) -> Cycle:
         """`unsure` is whether more policies may hold than are known to. Raises AuditError."""
         originals = await asyncio.to_thread(self._audit.originals)
-        analysis = analyze(cycle.state, cycle.policies, self._memory, originals=originals, options=self._options)
+        gentle = any(action.gentle for action in cycle.policies.actions.values())
+        knobs = await self._executor.knobs(cycle.state, wanted=gentle)
+        analysis = analyze(
+            cycle.state, cycle.policies, self._memory, originals=originals, options=self._options, knobs=knobs
+        )
         if unsure:
             analysis = _with_nothing_undone(analysis, self._memory)
         self._ledger = settled(self._ledger, cycle.state, self._options)
@@ -205,6 +209,7 @@ class Agent:
             ledger=self._ledger,
             own=self.surroundings.own,
             budget=await self._executor.budget(),
+            knobs=knobs,
         )
         first = plan(analysis, given)
         report = await self._carry_out(first, given, cycle)
@@ -295,7 +300,7 @@ def _with_nothing_undone(analysis: Analysis, before: Memory) -> Analysis:
     rules = {**before.rules, **analysis.memory.rules}
     keeps_away = True if analysis.keep_away else before.keeps_away
     memory = replace(analysis.memory, rules=rules, keeps_away=keeps_away)
-    return replace(analysis, released=(), keep_away=analysis.keep_away or None, memory=memory)
+    return replace(analysis, released=(), unheld=(), keep_away=analysis.keep_away or None, memory=memory)
 
 
 def _without_scheduling(made: Plan) -> Plan:

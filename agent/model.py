@@ -81,12 +81,41 @@ class PodState:
     extended_cpu_limit: float | None = None
     """Cores of gocrane.io/cpu, over its containers; None without."""
     extended_memory_limit: int | None = None
+    memory_request: int | None = None
+    """Bytes, over its containers; None without."""
     containers: tuple[ContainerState, ...] = ()
 
     @property
     def key(self) -> str:
         """namespace/name"""
         return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodKnobs:
+    """What a pod's own control group has besides quotas, and, where the agent has changed it, what it had before.
+    `memory_high` is infinite without such a limit. None is not known, or not to be had (version 1 has no memory.high);
+    of the originals, that the agent changed nothing."""
+
+    weight: int | None = None
+    least_weight: int = 1
+    memory_high: float | None = None
+    original_weight: int | None = None
+    original_high: float | None = None
+
+    @property
+    def owes_weight(self) -> bool:
+        """Whether it has less weight than it had."""
+        return self.original_weight is not None and (self.weight is None or self.weight < self.original_weight)
+
+    @property
+    def owes_memory(self) -> bool:
+        """Whether it is held back from memory that it could have had."""
+        return self.original_high is not None and (self.memory_high is None or self.memory_high < self.original_high)
+
+
+Knobs = Mapping[str, PodKnobs]
+"""By the uid of the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +148,9 @@ class State:
 
 Action = Literal["throttle", "evict", "disableScheduling"]
 OnMissing = Literal["nothing", "all"]
+GentleKnob = Literal["cpu.weight", "memory.high"]
+CPU_WEIGHT: GentleKnob = "cpu.weight"
+MEMORY_HIGH: GentleKnob = "memory.high"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +164,8 @@ class CpuThrottle:
 @dataclass(frozen=True, slots=True)
 class AvoidanceAction:
     """An AvoidanceAction: without throttle and eviction it only keeps new pods away. `restore_step_ratio` None is the
-    throttle's own step. `evicts` with `grace_seconds` None takes each pod's own grace period."""
+    throttle's own step. `evicts` with `grace_seconds` None takes each pod's own grace period. `gentle` are the knobs
+    that are turned before anything harder is done."""
 
     name: str
     cool_down_seconds: float = 300.0
@@ -141,6 +174,7 @@ class AvoidanceAction:
     force_gc: bool = False
     evicts: bool = False
     grace_seconds: float | None = None
+    gentle: frozenset[GentleKnob] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +291,25 @@ class QuotaStep:
 
 
 @dataclass(frozen=True, slots=True)
+class KnobStep:
+    """Turn a knob of a pod's own control group from `before` to `after`: a weight, or bytes of memory.high (None: no
+    such limit). `aim` is what the pod is hoped to use afterwards, in cores or bytes, None where nobody can say. Its
+    metric may show it only so many seconds later, `lag_seconds`."""
+
+    pod: str
+    uid: str
+    knob: GentleKnob
+    before: int | None
+    after: int | None
+    metric: str
+    released: Released = field(default_factory=dict)
+    reason: str = ""
+    aim: float | None = None
+    lag_seconds: float = 0.0
+    kind: Literal["throttle", "hold", "restore"] = "throttle"
+
+
+@dataclass(frozen=True, slots=True)
 class ReclaimStep:
     """Ask the kernel to take up to `bytes` of page cache off one pod (forceGC)."""
 
@@ -292,5 +345,5 @@ class SchedulingStep:
     kind: Literal["scheduling"] = "scheduling"
 
 
-PodStep = QuotaStep | ReclaimStep | EvictStep
+PodStep = QuotaStep | KnobStep | ReclaimStep | EvictStep
 Step = PodStep | SchedulingStep

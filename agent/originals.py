@@ -1,4 +1,4 @@
-"""What is owed: quotas that the agent lowered and has not given back.
+"""What is owed: quotas and knobs that the agent lowered and has not given back.
 
 Pure: no I/O, no clock.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from agent.model import ContainerState, Original, PodState
+from agent.model import ContainerState, Knobs, Original, PodKnobs, PodState
 
 Originals = Mapping[str, Original]
 """The CPU quotas before the agent's first write, by container id."""
@@ -29,5 +29,23 @@ def is_original(container: ContainerState, original: Original | None) -> bool:
 
 
 def owed(pods: Iterable[PodState], originals: Originals) -> bool:
-    """Whether any container of these pods has less than it had."""
+    """Whether any container of these pods has a lower quota than it had."""
     return any(not is_original(each, originals.get(each.id)) for pod in pods for each in pod.containers)
+
+
+def owed_cpu(pods: Iterable[PodState], originals: Originals, knobs: Knobs) -> bool:
+    """Whether any of these pods has a lower quota, or less weight, than it had."""
+    return any(owed((pod,), originals) or knobs_of(pod, knobs).owes_weight for pod in pods)
+
+
+def owed_memory(pods: Iterable[PodState], knobs: Knobs) -> bool:
+    """Whether any of these pods is held back from memory."""
+    return any(knobs_of(pod, knobs).owes_memory for pod in pods)
+
+
+def knobs_of(pod: PodState, knobs: Knobs) -> PodKnobs:
+    """Those of a pod; unknown ones of one that nobody looked at."""
+    return knobs.get(pod.uid, UNKNOWN)
+
+
+UNKNOWN = PodKnobs()

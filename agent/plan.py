@@ -17,7 +17,7 @@ from typing import Literal
 
 from agent.model import Released, Step
 
-StageKind = Literal["throttle", "reclaim", "evict", "restore"]
+StageKind = Literal["throttle", "reclaim", "hold", "evict", "restore"]
 
 
 class Verdict(StrEnum):
@@ -81,10 +81,12 @@ class Mode(StrEnum):
     """All of them: what a metric of the stage needs cannot be computed."""
     MISSED = "usage missed"
     """All of them: the usage that a rule names is missing, and the rule says onMissing: all."""
+    ONE = "one at a time"
+    """The first one: what it lets come back cannot be computed, and is awaited before the next."""
     NOTHING = "nothing"
     """None: no metric of the stage knows how."""
     WAITING = "waiting"
-    """None yet: throttling comes first, and its effect is awaited."""
+    """None yet: throttling comes first, or somebody was let go a moment ago, and the effect is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`steps` are carried out in order: scheduling, throttling, reclaiming, eviction, restoring. `preview` are those
+    """`steps` are carried out in order: scheduling, throttling, reclaiming, holding back,
+    eviction, restoring. `preview` are those
     that the rules with strategy Preview would want on their own; nobody carries them out. `scheduling_disabled` is what
     was last decided about new pods (None before the first decision), for who finds that the last step did not get
     through. `left_alone` says of every pod that may not be touched why (namespace/name -> reason); `sentences` tell the

@@ -1,6 +1,6 @@
 """From what the policies want to what is done to which pod, and not to one pod more.
 
-A stage is one action: throttle, then evict, then restore. Of its metrics
+A stage is one action: throttle, reclaim, hold back from memory, then evict, then restore. Of its metrics
 
 - one that is not quantified, or whose usage is missing although a rule says onMissing: all, leaves no choice: the most
   urgent metric that knows how acts on all of the pods;
@@ -22,12 +22,16 @@ from dataclasses import replace
 from agent import explanation
 from agent.analyzer import Analysis
 from agent.gaps import Given, gaps
+from agent.gentle import loosened, weight_restored
 from agent.ledger import set_since
-from agent.model import QuotaStep, SchedulingStep, Step
-from agent.originals import is_original
+from agent.metrics.attributes import Planned
+from agent.model import KnobStep, QuotaStep, SchedulingStep, Step
+from agent.originals import is_original, knobs_of
 from agent.plan import Mode, Plan
 from agent.selection import protection
 from agent.stages import CLOSED, Stages
+
+NOBODY_THROTTLES = "no rule throttles it any more"
 
 
 def plan(analysis: Analysis, given: Given) -> Plan:
@@ -35,7 +39,7 @@ def plan(analysis: Analysis, given: Given) -> Plan:
     run = Stages(given)
     stages = run.of(analysis.demand)
     scheduling = _scheduling(analysis)
-    restored = _released(analysis.released, given)
+    restored: tuple[Step, ...] = (*_released(analysis.released, given), *_knobs_released(analysis, given))
     preview = Stages(given)
     preview_stages = preview.of(analysis.preview)
     made = Plan(
@@ -94,7 +98,7 @@ def _released(keys: Iterable[str], given: Given) -> tuple[QuotaStep, ...]:
             after=original.quota,
             period=original.period,
             metric="",
-            reason="no rule throttles it any more",
+            reason=NOBODY_THROTTLES,
             kind="restore",
         )
         for key in keys
@@ -104,3 +108,24 @@ def _released(keys: Iterable[str], given: Given) -> tuple[QuotaStep, ...]:
         and (original := given.originals.get(container.id)) is not None
         and not is_original(container, original)
     )
+
+
+def _knobs_released(analysis: Analysis, given: Given) -> tuple[KnobStep, ...]:
+    """The original weights and memory.high of those that no rule throttles or holds back any more."""
+    pods = {pod.key: pod for pod in given.state.pods}
+    done = set_since(given.ledger, given.state.time)
+    steps: list[KnobStep] = []
+    for key in sorted({*analysis.released, *analysis.unheld}):
+        pod = pods[key]
+        if key in given.unavailable or pod.terminating or pod.uid in done:
+            continue
+        knobs = knobs_of(pod, given.knobs)
+        if key in analysis.released and knobs.owes_weight:
+            steps += _knob_steps(weight_restored(pod, knobs, ""))
+        if key in analysis.unheld and knobs.owes_memory:
+            steps += _knob_steps(loosened(pod, knobs, ""))
+    return tuple(steps)
+
+
+def _knob_steps(planned: Planned) -> list[KnobStep]:
+    return [replace(step, reason=NOBODY_THROTTLES) for step in planned.steps if isinstance(step, KnobStep)]

@@ -488,7 +488,7 @@ async def look_once(settings: AgentSettings, everything: Settings, *, pause: flo
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What `restore` did: of each quota that was remembered, and what is left of the taint, "" for nothing."""
+    """What `restore` did: of each value that was remembered, and what is left of the taint, "" for nothing."""
 
     quotas: tuple[PutBack, ...]
     tainted: str = ""
@@ -527,5 +527,6 @@ def _still_tainted(settings: AgentSettings) -> str:
 
 
 def in_words(each: PutBack) -> str:
-    """What became of one quota."""
-    return f"{each.remembered.pod}, container {each.remembered.container}: {each.text}"
+    """What became of what was remembered of one container or pod."""
+    container = f", container {each.remembered.container}" if each.remembered.container else ""
+    return f"{each.remembered.pod}{container}: {each.text}"

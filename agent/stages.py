@@ -1,4 +1,4 @@
-"""One demand, stage after stage: throttle, reclaim, evict, restore. See agent/planner.py for the rules.
+"""One demand, stage after stage: throttle, reclaim, hold back, evict, restore. See agent/planner.py for the rules.
 
 Pure: no I/O, no clock.
 """
@@ -12,12 +12,23 @@ from math import ceil
 from agent import explanation
 from agent.analyzer import Demand, Wanted
 from agent.gaps import Given, divided, gaps, in_flight, most_urgent
-from agent.ledger import going, lowered, raised, set_since
+from agent.gentle import held_back, loosened, weight_lowered, weight_restored
+from agent.ledger import going, lowered, raised, set_since, turned
 from agent.metrics.attributes import Circumstances, Metric, Planned
 from agent.metrics.pods import UNKNOWN_MEMORY
-from agent.model import MEMORY, EvictStep, PodState, PodStep, QuotaStep, ReclaimStep
+from agent.model import (
+    CPU_WEIGHT,
+    MEMORY,
+    MEMORY_HIGH,
+    EvictStep,
+    KnobStep,
+    PodState,
+    PodStep,
+    QuotaStep,
+    ReclaimStep,
+)
 from agent.options import Quirk
-from agent.originals import owed
+from agent.originals import knobs_of, owed, owed_cpu, owed_memory
 from agent.plan import Candidate, Mode, Stage, StageKind
 from agent.selection import protection
 from agent.sorters import Sorter
@@ -71,6 +82,7 @@ class Stages:
         self._given = given
         self._pods = {pod.key: _as_throttled(pod, given) for pod in given.state.pods}
         self._set = set_since(given.ledger, given.state.time)
+        self._weighing = turned(given.ledger, given.state.time, "throttle", CPU_WEIGHT)
         self._freed: dict[str, float] = {}
         self.steps: list[PodStep] = []
         self.left_alone = _left_alone(given)
@@ -79,24 +91,54 @@ class Stages:
         """All of them, in order."""
         throttled = self._stage(_Task("throttle", demand.down, demand.throttled, {}), demand.missed)
         reclaimed = self._reclaim(_Task("reclaim", demand.reclaim, demand.reclaimed, {}))
+        held = self._hold(_Task("hold", demand.hold, demand.held, {}))
         waiting = self._waiting(demand)
         names = {stage.metric for stage in waiting}
         marks = {name: values for name, values in demand.evict.items() if name not in names}
         evicted = self._stage(_Task("evict", marks, demand.evicted, {}), demand.missed)
         restored = self._stage(_Task("restore", demand.up, demand.restored, demand.ceilings), demand.missed)
-        return (*throttled, *reclaimed, *waiting, *evicted, *restored)
+        loosened = self._loosen(_Task("restore", demand.loosen, demand.loosened, {}))
+        return (*throttled, *reclaimed, *held, *waiting, *evicted, *restored, *loosened)
 
     def _reclaim(self, task: _Task) -> tuple[Stage, ...]:
         """Page cache of the pods that may, of memory alone. What that releases shows only afterwards: it closes no gap,
         and the executor looks again before every further step."""
+        return self._stage(self._of_memory(task), ())
+
+    def _hold(self, task: _Task) -> tuple[Stage, ...]:
+        """memory.high of the pods that may, for memory alone."""
+        return self._stage(self._of_memory(task), ())
+
+    def _of_memory(self, task: _Task) -> _Task:
         marks = {name: values for name, values in task.marks.items() if self._resource(name) == MEMORY}
-        task = replace(task, marks=marks)
-        return self._stage(task, ())
+        return replace(task, marks=marks)
+
+    def _loosen(self, task: _Task) -> tuple[Stage, ...]:
+        """The original memory.high for one pod, and for the next once that had time to show: how much a pod that was
+        held back will want, nobody can compute."""
+        task, knobs = self._of_memory(task), self._given.knobs
+        owing = [pod for key, pod in self._pods.items() if key in task.wanted and owed_memory((pod,), knobs)]
+        if not owing or not task.marks:
+            return ()
+        name = most_urgent("hold", task.marks, self._given.metrics)
+        metric, watermark = self._given.metrics[name], task.marks[name][0]
+        if turned(self._given.ledger, self._given.state.time, "restore", MEMORY_HIGH):
+            text = f"{name}: another pod got its memory.high back a moment ago, and what it takes is awaited"
+            return (self._told("restore", name, watermark, Mode.WAITING, text),)
+        for pod in reversed(self._sorter(metric).sort(pod for pod in owing if pod.key not in self.left_alone)):
+            why = "one at a time" if task.taken else ""
+            planned = loosened(pod, knobs_of(pod, knobs), name)
+            task.look(_Looked(pod, metric, planned, why or _refusal("restore", planned)))
+        self._take(task)
+        told = ", ".join(each.pod.key for each in task.chosen) or "no pod"
+        text = f"{name}: {told} of {len(owing)} gets its memory.high back"
+        stage = self._told("restore", name, watermark, Mode.ONE, text)
+        return (replace(stage, candidates=self._candidates(task, metric)),)
 
     def _waiting(self, demand: Demand) -> tuple[Stage, ...]:
         """Metrics whose evictions wait for what throttling does."""
         now, settle = self._given.state.time, self._given.options.settle_seconds
-        if not self.steps and not lowered(self._given.ledger, now):
+        if not self.steps and not lowered(self._given.ledger, now) and not self._weighing:
             return ()
         stages: list[Stage] = []
         for name, values in demand.evict.items():
@@ -141,7 +183,8 @@ class Stages:
         metric = self._given.metrics[urgent]
         lag = max(self._given.metrics[name].lag_seconds for name in task.marks if name in self._given.metrics)
         for pod in self._ordered(task.kind, metric, task.wanted):
-            planned = _lagging(self._planned(task.kind, metric, pod, task.wanted[pod.key], room=None), lag)
+            planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room=None)
+            planned = _lagging(self._gently(task, metric, pod, planned), lag)
             why = _refusal(task.kind, planned) or self._recent(task.kind, pod) or self._too_many(task, planned)
             task.look(_Looked(pod, metric, planned, why))
         self._take(task, reason)
@@ -177,11 +220,11 @@ class Stages:
         """Goes through the pods that may be acted on for one metric."""
         keys = [key for key, each in task.wanted.items() if metric.name in each.metrics]
         for pod in self._ordered(task.kind, metric, keys):
-            room = task.gaps[metric.name] if task.kind == "reclaim" else self._room(task, metric)
+            room = task.gaps[metric.name] if task.kind in ("reclaim", "hold") else self._room(task, metric)
             planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room)
             if task.kind == "evict" and planned.steps:
                 planned = self._evicted_for_all(task, metric, pod, planned)
-            looked = _Looked(pod, metric, _worth_it(planned))
+            looked = _Looked(pod, metric, self._gently(task, metric, pod, _worth_it(planned)))
             if pod.uid in task.taken:
                 looked = replace(looked, why="it is acted on for another metric already")
             elif task.gaps[metric.name] <= CLOSED:
@@ -278,7 +321,7 @@ class Stages:
         quirks = self._given.options.quirks
         pods = [self._pods[key] for key in keys if key in self._pods and key not in self.left_alone]
         if kind == "restore" and Quirk.QUOTAS not in quirks:
-            pods = [pod for pod in pods if owed((pod,), self._given.originals)]
+            pods = [pod for pod in pods if owed_cpu((pod,), self._given.originals, self._given.knobs)]
         ordered = self._sorter(metric).sort(pods)
         if kind == "restore" and Quirk.RESTORE_FORWARD not in quirks:
             ordered.reverse()
@@ -297,10 +340,23 @@ class Stages:
             return metric.evict(pod, wanted.grace_seconds, circumstances) if metric.evict else Planned()
         if kind == "reclaim":
             return _reclaiming(pod, metric, room or 0.0)
-        if any(container.id in self._set for container in pod.containers):
-            return Planned(problem="its quota was set in this very cycle")
+        if any(each in self._set for each in (pod.uid, *(container.id for container in pod.containers))):
+            return Planned(problem="it was changed in this very cycle")
+        if kind == "hold":
+            return held_back(pod, knobs_of(pod, given.knobs), metric.name, room or 0.0)
         function = metric.throttle if kind == "throttle" else metric.restore
         return function(pod, wanted.throttle, circumstances) if function else Planned()
+
+    def _gently(self, task: _Task, metric: Metric, pod: PodState, planned: Planned) -> Planned:
+        """Its weight before its quotas, on the way down; its weight after them, on the way up."""
+        knobs = knobs_of(pod, self._given.knobs)
+        if task.kind == "restore" and not owed((pod,), self._given.originals) and knobs.owes_weight:
+            return weight_restored(pod, knobs, metric.name)
+        if task.kind != "throttle" or not planned.steps:
+            return planned
+        if pod.uid in self._weighing:
+            return Planned(problem="its cpu.weight was lowered a moment ago, and is still taking effect")
+        return weight_lowered(pod, knobs, planned) if task.wanted[pod.key].weight_first else planned
 
     def _take(self, task: _Task, reason: str = "") -> None:
         """Puts the steps of the chosen pods into the plan."""
@@ -376,7 +432,8 @@ def _refusal(kind: StageKind, planned: Planned) -> str:
 
 def _lagging(planned: Planned, seconds: float) -> Planned:
     """With the time until the metrics show what was done."""
-    steps = (replace(step, lag_seconds=seconds) if isinstance(step, QuotaStep) else step for step in planned.steps)
+    turns = (QuotaStep, KnobStep)
+    steps = (replace(step, lag_seconds=seconds) if isinstance(step, turns) else step for step in planned.steps)
     return replace(planned, steps=tuple(steps))
 
 

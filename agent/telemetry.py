@@ -80,7 +80,7 @@ class AgentMetrics:
         fates = Counter((each.step.kind, each.fate.value) for report in cycle.reports for each in report.results)
         rows = [({"kind": kind, "fate": fate}, float(n)) for (kind, fate), n in sorted(fates.items())]
         yield gauge("agent_steps", "Steps of the last cycle's plan, by what became of them.", rows)
-        text = "Containers that have a CPU quota of the agent's."
+        text = "Quotas of containers, and weights and memory.high of pods, that are the agent's."
         yield gauge("agent_quotas_held", text, [({}, float(self.held))])
         trouble = float(bool(cycle.trouble or any(each.trouble and not each.fault for each in cycle.reports)))
         text = "1 while the audit cannot be written, and so nothing is done."

@@ -727,7 +727,7 @@ def agent_restore(before: Mapping[str, Any], /, **own: Any) -> None:
         click.echo(found.tainted, err=True)
     if found.quotas or not found.tainted:
         count = len(found.quotas)
-        click.echo(f"{count} quotas were remembered" if count else "nothing was remembered: nothing to restore")
+        click.echo(f"{count} values were remembered" if count else "nothing was remembered: nothing to restore")
     raise SystemExit(1 if found.tainted or any(each.fate is Fate.FAILED for each in found.quotas) else 0)
 
 

@@ -202,6 +202,8 @@ class Group(ABC):
     have that, CgroupGarbled for what cannot be understood. Writings read back what they wrote."""
 
     path: str
+    least_weight: int
+    """The smallest that this version takes."""
 
     def __enter__(self) -> Self:
         return self

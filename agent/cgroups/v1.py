@@ -38,6 +38,7 @@ class GroupV1(Group):
     """A group. Its directories are opened as they are needed."""
 
     __slots__ = ("_above", "_open", "_roots", "_step", "path")
+    least_weight = SHARES[0]
 
     def __init__(
         self, roots: Mapping[str, Directory], path: str, *, above: GroupV1 | None = None, step: str = ""

@@ -40,6 +40,7 @@ class GroupV2(Group):
     """A group. Its directory is opened when it is needed."""
 
     __slots__ = ("_above", "_open", "_root", "_step", "path")
+    least_weight = WEIGHTS[0]
 
     def __init__(self, root: Directory, path: str, *, above: GroupV2 | None = None, step: str = "") -> None:
         self.path = path

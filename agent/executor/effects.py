@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from agent.audit import Deed
-from agent.model import CPU, MEMORY, EvictStep, PodState, QuotaStep, ReclaimStep, Released, State, Step
+from agent.model import CPU, MEMORY, EvictStep, KnobStep, PodState, QuotaStep, ReclaimStep, Released, State, Step
 
 MILLI = 1000.0
 PODS_MISSING = "pods"
@@ -15,7 +15,7 @@ PODS_MISSING = "pods"
 
 def used_by(step: Step, state: State) -> Released:
     """What a step's container or pod uses, in millicores and bytes; without what is not known."""
-    if isinstance(step, (QuotaStep, EvictStep, ReclaimStep)):
+    if isinstance(step, (QuotaStep, KnobStep, EvictStep, ReclaimStep)):
         return _used(state, step.uid, step.container_id if isinstance(step, QuotaStep) else "")
     return {}
 

@@ -20,16 +20,18 @@ from typing import ParamSpec, TypeVar
 
 from agent.audit import Audit, AuditError, Deed, Outcome
 from agent.cgroups import CgroupError, Quota
+from agent.cgroups.knobs import CPU_MAX, CPU_WEIGHT, MEMORY_HIGH
 from agent.executor.claim import Claim
 from agent.executor.cluster import Cluster
 from agent.executor.control import Control, Enforcement
 from agent.executor.effects import measured, used_by
 from agent.executor.groups import Groups
-from agent.executor.quotas import PutBack, Quotas, as_json
+from agent.executor.knobs import look_at
+from agent.executor.quotas import PutBack, Quotas, told_of
 from agent.executor.report import Fate, Report, Result, Stance
 from agent.executor.rivals import process_names, rivals
 from agent.limits import Budget, Limits
-from agent.model import EvictStep, PodStep, QuotaStep, ReclaimStep, SchedulingStep, State, Step
+from agent.model import EvictStep, Knobs, KnobStep, PodStep, QuotaStep, ReclaimStep, SchedulingStep, State, Step
 from agent.plan import Plan
 from watcher.kube import About, KubeUnreachable
 
@@ -48,6 +50,12 @@ RENEWED_AFTER_S = 300.0
 """A rule that stays triggered says so in every cycle; whether the taint is still there is looked after this often."""
 ENFORCEMENT_KEPT = "enforcement"
 TAINTED_KEPT = "scheduling disabled"
+EVENTS = {
+    CPU_MAX: ("CpuThrottled", "CpuRestored"),
+    CPU_WEIGHT: ("CpuWeightLowered", "CpuWeightRestored"),
+    MEMORY_HIGH: ("MemoryHeldBack", "MemoryRestored"),
+}
+"""The reasons of Events, by what is changed: when it is first taken, and when it is back."""
 OUTCOMES = {
     Fate.DONE: Outcome.DONE,
     Fate.GONE: Outcome.GONE,
@@ -158,6 +166,17 @@ class Executor:
         since = self._means.clock() - limits.window
         return Budget(limits, await _in_thread(self._means.audit.evictions, since=since))
 
+    async def knobs(self, state: State, *, wanted: bool) -> Knobs:
+        """What the groups of the pods have besides quotas, if that is `wanted` or something of it is to be put back.
+        Raises AuditError."""
+        return await _in_thread(self._knobs, state, wanted)
+
+    def _knobs(self, state: State, wanted: bool) -> Knobs:
+        remembered = [each for each in self._means.audit.remembered().values() if not each.container_id]
+        if not wanted and not remembered:
+            return {}
+        return look_at((pod for pod in state.pods if pod.containers), self._means.groups, remembered)
+
     async def tainted(self) -> bool:
         """Whether the node may have a taint of the agent's. Raises AuditError."""
         return bool(await _in_thread(self._means.audit.kept, TAINTED_KEPT, bool))
@@ -214,7 +233,7 @@ class Executor:
     def _look_back(self, state: State) -> tuple[Deed, ...]:
         audit = self._means.audit
         seen = {each.id: Quota(each.quota, each.period) for pod in state.pods for each in pod.containers}
-        self._means.quotas.forget_ended(seen.keys())
+        self._means.quotas.forget_ended(seen.keys() | {pod.uid for pod in state.pods})
         self._means.quotas.let_go(seen)
         waiting = audit.unmeasured(since=state.time - MEASURED_FOR_S, before=state.time)
         effects = [(deed, released) for deed in waiting if (released := measured(deed, state)) is not None]
@@ -320,7 +339,7 @@ class _Run:
             return await self._evict(step)
         if isinstance(step, ReclaimStep):
             return await self._page_cache(step)
-        return await self._quota(step)
+        return await self._change(step)
 
     def _forbidden(self, step: Step) -> str:
         gives_back = step.kind == "restore" or (isinstance(step, SchedulingStep) and not step.disable)
@@ -347,22 +366,18 @@ class _Run:
         )
         return replace(deed, **more)  # type: ignore[arg-type]  # the names of its fields
 
-    # --- quotas and memory -------------------------------------------------------------------------------------------
+    # --- quotas, knobs and memory -------------------------------------------------------------------------------------
 
-    async def _quota(self, step: QuotaStep) -> Result:
-        deed = self._deed(
-            step,
-            container=step.container,
-            container_id=step.container_id,
-            before=as_json(Quota(step.before, step.period)),
-            after=as_json(Quota(step.after, step.period)),
-        )
+    async def _change(self, step: QuotaStep | KnobStep) -> Result:
+        deed = told_of(step, self._deed(step))
         changed = await _in_thread(self.means.quotas.carry_out, step, deed)
         self.acting = changed.result
         if changed.first or changed.last:
-            reason = "CpuThrottled" if changed.first else "CpuRestored"
-            message = f"{step.container}: {changed.result.text} ({step.reason})"
-            await self._tell_pod(step, reason=reason, message=message, warning=changed.first)
+            took, gave = EVENTS[CPU_MAX if isinstance(step, QuotaStep) else step.knob]
+            message = f"{changed.result.text} ({step.reason})"
+            if isinstance(step, QuotaStep):
+                message = f"{step.container}: {message}"
+            await self._tell_pod(step, reason=took if changed.first else gave, message=message, warning=changed.first)
         return changed.result
 
     async def _page_cache(self, step: ReclaimStep) -> Result:
@@ -483,5 +498,7 @@ def would(step: Step) -> str:
         return f"would evict {step.pod} with {step.grace_seconds:.0f} s of grace"
     if isinstance(step, ReclaimStep):
         return f"would take up to {step.bytes} bytes of page cache off {step.pod}"
+    if isinstance(step, KnobStep):
+        return f"would make the {step.knob} of {step.pod} {'unlimited' if step.after is None else step.after}"
     quota = "no CPU quota" if step.after is None else f"a CPU quota of {step.after} of {step.period} µs"
     return f"would give {step.pod} ({step.container}) {quota}"

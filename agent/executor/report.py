@@ -19,7 +19,7 @@ class Stance(StrEnum):
     """Nothing: it says what it would do."""
     ENFORCE = "enforce"
     THROTTLE_ONLY = "throttle only"
-    """Quotas alone: nobody can say whether more evictions are allowed in this cluster."""
+    """No evictions: nobody can say whether more evictions are allowed in this cluster."""
     RESTORE_ONLY = "restore only"
     """Nothing new: somebody pulled the brake. What was taken is given back as the rules say."""
     RESTORE_ALL = "restore all"

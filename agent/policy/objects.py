@@ -9,7 +9,8 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,6 +41,7 @@ _DNS_1035 = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _PRIORITY = re.compile(r"\s*(-?\d{1,10})\s*(?:-\s*(-?\d{1,10})\s*)?", re.ASCII)
 _NOT_MEASURED = {"disk_write_utilization": "The kernel tells of reading and writing together: disk_total_utilization."}
 """Metrics that Crane's documents name and that cannot be had, with what to name in their place."""
+_GENTLE: tuple[model.GentleKnob, ...] = (model.CPU_WEIGHT, model.MEMORY_HIGH)
 _PERCENTAGE = re.compile(r"\d{1,10}(?:\.\d{1,10})?", re.ASCII)
 
 
@@ -167,6 +169,10 @@ def _avoidance_action(document: Document, complaints: Complaints) -> model.Avoid
             with complaints.at("throttle"):
                 complaints.notice("takes nothing off: it has no cpuThrottle")
     memory = spec.throttle.memory_throttle if spec.throttle is not None else None
+    gentle = _gentle(document, complaints)
+    if model.CPU_WEIGHT in gentle and throttle is None:
+        with _at_annotation(schema.GENTLE_ANNOTATION, complaints):
+            complaints.notice(f"{model.CPU_WEIGHT} has no effect: there is no cpuThrottle, which it would precede")
     return model.AvoidanceAction(
         name=document.name,
         cool_down_seconds=float(spec.cool_down_seconds),
@@ -175,6 +181,7 @@ def _avoidance_action(document: Document, complaints: Complaints) -> model.Avoid
         force_gc=memory is not None and memory.force_gc,
         evicts=spec.eviction is not None,
         grace_seconds=_grace(spec.eviction),
+        gentle=gentle,
     )
 
 
@@ -189,9 +196,25 @@ def _restore_step(document: Document, complaints: Complaints) -> int | None:
         return None
     if re.fullmatch(r"\d{1,3}", text, re.ASCII) and 1 <= int(text) <= 100:
         return int(text)
-    with complaints.at("metadata"), complaints.at("annotations"), complaints.at(schema.RESTORE_STEP_ANNOTATION):
+    with _at_annotation(schema.RESTORE_STEP_ANNOTATION, complaints):
         complaints.problem(f"must be a whole number from 1 to 100, and is {shown(text)}")
     return None
+
+
+def _gentle(document: Document, complaints: Complaints) -> frozenset[model.GentleKnob]:
+    """The knobs that are turned first, of a list with commas."""
+    names = [name.strip() for name in _annotation(document, schema.GENTLE_ANNOTATION).split(",") if name.strip()]
+    with _at_annotation(schema.GENTLE_ANNOTATION, complaints):
+        for name in names:
+            if name not in _GENTLE:
+                complaints.problem(f"there is no gentler step {shown(name)}", near(name, _GENTLE))
+    return frozenset(knob for knob in _GENTLE if knob in names)
+
+
+@contextmanager
+def _at_annotation(name: str, complaints: Complaints) -> Iterator[None]:
+    with complaints.at("metadata"), complaints.at("annotations"), complaints.at(name):
+        yield
 
 
 # --- NodeQOS ---------------------------------------------------------------------------------------------------------

@@ -22,10 +22,11 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 RULES_ANNOTATION = "load-watcher.io/rules"
 RESTORE_STEP_ANNOTATION = "load-watcher.io/restore-step-ratio"
+GENTLE_ANNOTATION = "load-watcher.io/gentle-steps"
 EVERY_POD_ANNOTATION = "load-watcher.io/match-every-pod"
 ANNOTATIONS = {
     "NodeQOS": (RULES_ANNOTATION,),
-    "AvoidanceAction": (RESTORE_STEP_ANNOTATION,),
+    "AvoidanceAction": (RESTORE_STEP_ANNOTATION, GENTLE_ANNOTATION),
     "PodQOS": (EVERY_POD_ANNOTATION,),
 }
 

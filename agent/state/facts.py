@@ -95,6 +95,7 @@ def facts_of(pod: Pod) -> PodFacts:
         grace_seconds=_grace(spec.termination_grace_period_seconds),
         extended_cpu_limit=_extended((each.limits for each in resources), EXTENDED_CPU),
         extended_memory_limit=_bytes(_extended((each.limits for each in resources), EXTENDED_MEMORY)),
+        memory_request=_bytes(_sum_of((each.requests for each in resources), "memory")),
         containers=tuple(_container(declared[each.name], each.container_id) for each in running),
     )
     return PodFacts(
@@ -134,6 +135,11 @@ def _extended(resources: Iterable[Quantities], prefix: str) -> float | None:
     """The sum of what begins with that name (upstream); None where nobody has it."""
     found = [nano(value) for each in resources for name, value in each.items() if name.startswith(prefix)]
     return sum(found) / NANO if found else None
+
+
+def _sum_of(resources: Iterable[Quantities], name: str) -> float | None:
+    """Of all that have it; None where nobody has, and for 0, which means the same."""
+    return sum(_amount(each, name) or 0.0 for each in resources) or None
 
 
 def _has_extended(limits: Quantities) -> bool:

@@ -157,23 +157,23 @@ def test_every_event_is_a_line_of_json_and_a_reader_that_went_costs_nothing(tmp_
 
 
 def throttle(audit: Audit, found: Quota, wanted: Quota, **options: bool) -> Deed:
-    return audit.begin_quota(throttling(), path="/pod/c0", found=found, intended=wanted, **options)
+    return audit.begin_change(throttling(), path="/pod/c0", found=found, intended=wanted, **options)
 
 
 def test_the_first_quota_is_the_original_whatever_follows(audit: Audit):
-    audit.finish_quota(throttle(audit, UNLIMITED, HALF), Outcome.DONE, now=NOW, written=HALF)
+    audit.finish_change(throttle(audit, UNLIMITED, HALF), Outcome.DONE, now=NOW, written=HALF)
     begun = throttle(audit, HALF, FIFTH)
     (kept,) = audit.remembered().values()
     assert (UNLIMITED, HALF, FIFTH, "/pod/c0") == (kept.original, kept.written, kept.intended, kept.path)
     assert (True, True, False) == (kept.is_ours(HALF), kept.is_ours(FIFTH), kept.is_ours(UNLIMITED))
-    audit.finish_quota(begun, Outcome.DONE, now=NOW, written=FIFTH)
+    audit.finish_change(begun, Outcome.DONE, now=NOW, written=FIFTH)
     (kept,) = audit.remembered().values()
     assert (UNLIMITED, FIFTH, False) == (kept.original, kept.written, kept.is_ours(HALF))
     assert {"c0": Original(None, 100_000)} == audit.originals()
 
 
 def test_a_quota_that_somebody_else_gave_is_the_original_afresh(audit: Audit):
-    audit.finish_quota(throttle(audit, UNLIMITED, HALF), Outcome.DONE, now=NOW, written=HALF)
+    audit.finish_change(throttle(audit, UNLIMITED, HALF), Outcome.DONE, now=NOW, written=HALF)
     throttle(audit, Quota(80_000), HALF, afresh=True)
     (kept,) = audit.remembered().values()
     assert (Quota(80_000), None, HALF) == (kept.original, kept.written, kept.intended)
@@ -181,7 +181,7 @@ def test_a_quota_that_somebody_else_gave_is_the_original_afresh(audit: Audit):
 
 def test_what_was_put_back_or_ended_is_forgotten(audit: Audit):
     begun = throttle(audit, UNLIMITED, HALF)
-    audit.finish_quota(begun, Outcome.DONE, now=NOW, written=None)
+    audit.finish_change(begun, Outcome.DONE, now=NOW, written=None)
     assert not audit.remembered()
     throttle(audit, UNLIMITED, HALF)
     audit.forget("c0")
@@ -205,6 +205,27 @@ def test_ledger_and_counters_are_kept_over_a_restart(tmp_path: Path):
     audit.close()
 
 
+def test_a_file_of_the_schema_before_is_upgraded_and_loses_nothing(tmp_path: Path):
+    path = tmp_path / "agent.db"
+    audit = opened(path)
+    audit.finish_change(throttle(audit, UNLIMITED, HALF), Outcome.DONE, now=NOW, written=HALF)
+    audit.close()
+    older = sqlite3.connect(path)
+    older.executescript(
+        "ALTER TABLE originals DROP COLUMN knob;"
+        "ALTER TABLE originals RENAME COLUMN key TO container_id;"
+        "PRAGMA user_version = 1;"
+    )
+    older.close()
+    audit = opened(path)
+    assert not audit.notice
+    assert {"c0": Original(None, 100_000)} == audit.originals()
+    audit.finish_change(throttle(audit, HALF, FIFTH), Outcome.DONE, now=NOW, written=FIFTH)
+    assert FIFTH == audit.remembered()["c0"].written
+    assert 2 == len(audit.deeds())
+    audit.close()
+
+
 # --- the file --------------------------------------------------------------------------------------------------------
 
 KILLED = """
@@ -214,7 +235,7 @@ from agent.audit import Audit, Deed
 from agent.cgroups import Quota
 audit = Audit.open(Path(sys.argv[1]), now=0.0)
 deed = Deed(time=0.0, kind="throttle", container_id="c0", pod="shop/a")
-audit.begin_quota(deed, path="/c0", found=Quota(None), intended=Quota(20000))
+audit.begin_change(deed, path="/c0", found=Quota(None), intended=Quota(20000))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -35,6 +35,8 @@ class Scripted:
     used: float | None = 1000.0
     looks: int = 0
     throttled: bool | None = None
+    memory: float | None = None
+    """Bytes of the node that are in use, if anybody asks."""
 
     async def collect(self, now: float) -> State:
         self.looks += 1
@@ -46,7 +48,9 @@ class Scripted:
             pods.append(replace(pod, containers=(container,)))
         if self.used is None:
             return State(now, {}, tuple(pods), {"cpu_total_usage": "it is the first look"})
-        return State(now, {"cpu_total_usage": (Series(self.used, now),)}, tuple(pods))
+        seen = {"cpu_total_usage": self.used, "memory_total_usage": self.memory}
+        series = {name: (Series(value, now),) for name, value in seen.items() if value is not None}
+        return State(now, series, tuple(pods))
 
 
 @dataclass
@@ -243,6 +247,95 @@ def test_without_policies_that_were_ever_read_nothing_is_done_or_undone(world: W
 
     world.run(after)
     assert [world.node.quota(0), world.node.quota(1)] == throttled
+
+
+GENTLE = "load-watcher.io/gentle-steps"
+
+
+def knob(world: World, name: str, number: int = 0) -> str:
+    return world.node.cgroups.read(world.node.cgroups.pod_path(f"uid-{number}"), name).strip()
+
+
+def test_a_weight_goes_before_the_quota_and_comes_back_after_it(world: World):
+    world.put(a_rule(), coolDownSeconds=1, annotations={GENTLE: "cpu.weight"})
+    seen: list[tuple[str, str]] = []
+
+    async def cycles(agent: Agent, used: float, count: int) -> None:
+        for _ in range(count):
+            await world.cycle(agent, used)
+            seen.append((knob(world, "cpu.weight"), world.node.quota(0).split()[0]))
+
+    async def until_throttled(agent: Agent) -> None:
+        await cycles(agent, 4050.0, 5)
+
+    async def then_quiet(agent: Agent) -> None:
+        world.collector.throttled = False
+        await cycles(agent, 1000.0, 3)
+
+    world.run(until_throttled)
+    world.run(then_quiet)  # after a restart
+    assert [("1", "max")] * 4 + [("1", "90000")] == seen[:5]
+    assert [("1", "max"), ("100", "max"), ("100", "max")] == seen[5:]
+    assert ("100", "max 100000", 0) == (knob(world, "cpu.weight", 1), world.node.quota(1), world.node.audit.owed())
+    assert ["throttle", "throttle", "restore", "restore"] == [deed.kind for deed in world.node.deeds()]
+
+
+def holding(world: World, *, rule: bool = True) -> None:
+    """Policies that hold BestEffort pods back while the node uses more than 8 GB."""
+    allowed = an_object("PodQOS", "be", allowedActions=["hold"], scopeSelector=BEST_EFFORT)
+    high = a_rule(metricRule={"name": "memory_total_usage", "value": "8000000000"}, actionName="hold")
+    hold = an_object("AvoidanceAction", "hold", coolDownSeconds=1, annotations={GENTLE: "memory.high"})
+    write(world.policies, all=text_of(node_qos(high), hold, allowed) if rule else "")
+
+
+def test_memory_high_goes_down_precisely_and_comes_back_pod_by_pod(world: World):
+    holding(world)
+
+    async def test(agent: Agent) -> None:
+        world.collector.memory = 8.05e9  # 55 MB are wanted, and a pod gives 50 MB at most
+        await world.cycle(agent, 1000.0)
+        held = [int(knob(world, "memory.high", number)) for number in (0, 1)]
+        assert [949_944_320, 995_033_088] == held  # in multiples of 64 KiB
+        await world.cycle(agent, 1000.0)
+        assert held == [int(knob(world, "memory.high", number)) for number in (0, 1)]  # it is in flight
+        world.collector.memory = 7e9
+        left = []
+        for _ in range(6):
+            await world.cycle(agent, 1000.0)
+            left.append(world.node.audit.owed())
+        assert [1, 1, 1, 1, 0, 0] == left
+        assert ["max", "max"] == [knob(world, "memory.high", number) for number in (0, 1)]
+
+    world.run(test)
+
+
+def test_a_policy_that_goes_gives_knobs_back_at_once(world: World):
+    holding(world)
+
+    async def test(agent: Agent) -> None:
+        world.collector.memory = 9e9
+        await world.cycle(agent, 1000.0)
+        assert 2 == world.node.audit.owed()
+        holding(world, rule=False)
+        await world.cycle(agent, 1000.0)
+        assert 0 == world.node.audit.owed()
+        assert ["max", "max"] == [knob(world, "memory.high", number) for number in (0, 1)]
+
+    world.run(test)
+
+
+def test_in_preview_the_gentler_steps_are_shown(world: World):
+    holding(world)
+    world.enforce = False
+
+    async def test(agent: Agent) -> None:
+        world.collector.memory = 9e9
+        await world.cycle(agent, 1000.0)
+        told = [each["text"] for each in agent.explanation()["results"] if each["step"]["kind"] == "hold"]
+        assert [f"would make the memory.high of shop/p{number} 949944320" for number in (0, 1)] == told
+        assert ["max", "max"] == [knob(world, "memory.high", number) for number in (0, 1)]
+
+    world.run(test)
 
 
 def test_preview_changes_nothing_and_says_what_it_would_do(world: World):

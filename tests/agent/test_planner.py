@@ -262,7 +262,7 @@ def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_set():
     ledger = booked((), first.steps[:1], NOW, EXACT)
     second = throttles(pods, 1000.0, 9000.0, ledger=ledger)
     assert {"b": 50_000} == quotas(second)
-    assert "its quota was set in this very cycle" == why(second)["a"]
+    assert "it was changed in this very cycle" == why(second)["a"]
     back = analysis(released=("default/c",))
     given = Given(state([running("c", 0.5, quota=50_000)]), Metrics(), EXACT, originals={"c-main": Original(None)})
     given_back = plan(back, given)

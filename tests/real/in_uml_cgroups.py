@@ -30,9 +30,11 @@ from agent.cgroups import (
     Quota,
     Tree,
     find_layout,
+    knobs,
     open_tree,
 )
 from agent.cgroups.detection import Version
+from agent.cgroups.knobs import High, Weight
 from agent.cgroups.paths import pod_path
 
 ROOT = Path("/sys/fs/cgroup")
@@ -147,6 +149,37 @@ def memory_high_is_in_pages(tree: Tree) -> None:
         assert group.memory_high() is None
 
 
+def knobs_are_read_back_as_they_were_written(tree: Tree) -> None:
+    with tree.open(make("/knobs")) as group:
+        for value in (Weight(group.least_weight), Weight(100), High(64 * MIB), High(None), Quota(5000), Quota(None)):
+            knobs.write(group, value)
+            assert knobs.read(group, knobs.knob_of(value)) == value
+        refused(lambda: knobs.write(group, Weight(group.least_weight - 1)), CgroupRefused)
+
+
+def who_has_the_least_weight_yields(tree: Tree) -> None:
+    """There is one CPU here."""
+    heavy, light = make("/heavy"), make("/light")
+    with tree.open(heavy) as much, tree.open(light) as little, child(heavy, BURN), child(light, BURN):
+        little.set_weight(little.least_weight)
+        until(lambda: min(much.cpu_usage_ns(), little.cpu_usage_ns()) > 0, "both to run")
+        before = much.cpu_usage_ns(), little.cpu_usage_ns()
+        until(lambda: much.cpu_usage_ns() - before[0] > 500_000_000, "half a second of the heavy one")
+        grown = little.cpu_usage_ns() - before[1]
+        assert grown < 150_000_000, f"the light one had {grown} ns meanwhile"
+
+
+def who_is_held_back_from_memory_that_it_has_lives_on(tree: Tree) -> None:
+    path = make("/held")
+    with tree.open(path) as group, child(path, HOLD, 8) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        group.set_memory_high(4 * MIB)
+        assert group.memory().usage >= 8 * MIB, "there is no swap to which it could go"
+        assert holder.poll() is None
+        assert group.oom_kills() == 0
+
+
 def who_takes_too_much_is_killed_and_counted(tree: Tree) -> None:
     path = make("/oom")
     (ROOT / "oom/memory.max").write_text(str(24 * MIB))
@@ -203,6 +236,9 @@ CHECKS = (
     what_is_out_of_range_is_refused,
     a_child_may_have_more_than_its_parent,
     memory_high_is_in_pages,
+    knobs_are_read_back_as_they_were_written,
+    who_has_the_least_weight_yields,
+    who_is_held_back_from_memory_that_it_has_lives_on,
     who_takes_too_much_is_killed_and_counted,
     reclaiming_more_than_there_is_is_no_error,
     a_group_that_was_removed_is_gone,

@@ -193,11 +193,11 @@ def test_putting_hundreds_back_waits_for_the_disk_twice(node: FakeNode):
     with node.audit.together():
         for number in numbers:
             step = throttle(number)
-            begun = node.audit.begin_quota(
+            begun = node.audit.begin_change(
                 deed_of(step), path=node.path(number), found=Quota(None), intended=Quota(50_000)
             )
             node.set_quota(50_000, number)
-            node.audit.finish_quota(begun, Outcome.DONE, now=0.0, written=Quota(50_000))
+            node.audit.finish_change(begun, Outcome.DONE, now=0.0, written=Quota(50_000))
     told: list[tuple[str, int]] = []
     node.listen = lambda deed: told.append((deed.outcome.value, sum(node.quota(n) == "max 100000" for n in numbers)))
     node.acting(lambda executor: executor.restore_all(reason="a test"))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import model
-from agent.policy import read_percentage, read_texts, whole_number
+from agent.policy import Reading, read_percentage, read_texts, whole_number
 from agent.policy import schema as fields
 from agent.policy.fields import read
 from agent.policy.objects import read_metric_rule, read_rules
@@ -229,6 +229,24 @@ def test_the_policies_that_we_ship_are_right():
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_gentler_steps_are_named_and_what_is_none_is_told():
+    def of(text: str, **spec: object) -> Reading:
+        action = an_object("AvoidanceAction", "a", annotations={fields.GENTLE_ANNOTATION: text}, **spec)
+        return read_texts({"a.yaml": text_of(action)}, metrics=METRICS)
+
+    throttle = {"cpuThrottle": {"stepCPURatio": 10}}
+    both = of("cpu.weight, memory.high", throttle=throttle)
+    assert (frozenset({"cpu.weight", "memory.high"}), ()) == (
+        both.policies.for_node({}).actions["a"].gentle,
+        both.notices,
+    )
+    (problem,) = of("cpu.wait", throttle=throttle).problems
+    assert "there is no gentler step 'cpu.wait'" in str(problem)
+    assert "Did you mean cpu.weight?" in str(problem)
+    (notice,) = of("cpu.weight", eviction={}).notices
+    assert "there is no cpuThrottle, which it would precede" in str(notice)
 
 
 @pytest.mark.parametrize(

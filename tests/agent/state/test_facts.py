@@ -33,6 +33,7 @@ def test_all_that_is_read_of_a_pod():
             owner="ReplicaSet/web-7d9c",
             phase="Running",
             grace_seconds=45.0,
+            memory_request=256 << 20,
             containers=(ContainerState("main", identity, cpu_request=0.25, cpu_limit=1.0),),
         ),
         group_uid=UID,

@@ -1,0 +1,188 @@
+"""Weights and memory.high of pods: remembered before they are changed, and put back unless they are somebody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.audit import Deed
+from agent.cgroups import Driver
+from agent.cgroups.knobs import High, Weight
+from agent.executor import Fate, Report
+from agent.model import CPU_WEIGHT, MEMORY_HIGH, GentleKnob, Knobs, KnobStep, PodKnobs
+from agent.server import in_words
+from tests.agent.executor.node import FakeNode, events, restore, throttle, with_api
+from tests.fakes.kube import FakeKube
+
+MIB = 1 << 20
+UNLIMITED = float("inf")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeNode]:
+    node = FakeNode(tmp_path)
+    node.add(0, 1)
+    yield node
+    node.close()
+
+
+def turn(knob: GentleKnob, before: int | None, after: int | None, *, number: int = 0, back: bool = False) -> KnobStep:
+    kind = "restore" if back else "throttle" if knob == CPU_WEIGHT else "hold"
+    return KnobStep(
+        f"shop/p{number}",
+        f"uid-{number}",
+        knob,
+        before,
+        after,
+        "a_metric",
+        released={} if back else {"cpu": 500.0},
+        reason="something is short",
+        kind=kind,  # type: ignore[arg-type]  # one of them
+    )
+
+
+LOWER, HOLD = turn(CPU_WEIGHT, 100, 1), turn(MEMORY_HIGH, None, 64 * MIB)
+
+
+def has(node: FakeNode, knob: str, number: int = 0) -> str:
+    return node.cgroups.read(node.cgroups.pod_path(f"uid-{number}"), knob).strip()
+
+
+def fates(report: Report) -> list[Fate]:
+    return [each.fate for each in report.results]
+
+
+def knobs(node: FakeNode, *, wanted: bool = True) -> Knobs:
+    return node.acting(lambda executor: executor.knobs(node.state(), wanted=wanted))
+
+
+def test_both_are_set_and_put_back_exactly(node: FakeNode):
+    assert [Fate.DONE, Fate.DONE] == fates(node.run(LOWER, HOLD))
+    assert ("1", str(64 * MIB)) == (has(node, CPU_WEIGHT), has(node, MEMORY_HIGH))
+    assert {} == node.audit.originals()  # which are quotas
+    assert {"uid-0/cpu.weight": Weight(100), "uid-0/memory.high": High(None)} == {
+        key: each.original for key, each in node.audit.remembered().items()
+    }
+    again = turn(MEMORY_HIGH, 64 * MIB, 63 * MIB)
+    assert [Fate.DONE] == fates(node.run(again))
+    back = turn(CPU_WEIGHT, 1, 100, back=True), turn(MEMORY_HIGH, 63 * MIB, None, back=True)
+    report = node.run(*back)
+    assert ["its cpu.weight is 100, as it was at first", "its memory.high is unlimited, as it was at first"] == [
+        each.text for each in report.results
+    ]
+    assert ("100", "max") == (has(node, CPU_WEIGHT), has(node, MEMORY_HIGH))
+    assert not node.audit.remembered()
+
+
+def test_every_change_is_in_the_audit_before_it_is_made(node: FakeNode):
+    seen: list[tuple[str, str]] = []
+
+    def listen(deed: Deed) -> None:
+        seen.append((deed.outcome.value, has(node, CPU_WEIGHT)))
+
+    node.listen = listen
+    node.run(LOWER)
+    assert [("begun", "100"), ("done", "1")] == seen
+    (deed,) = node.deeds()
+    assert ({"cpu.weight": 100}, {"cpu.weight": 1}, "throttle") == (deed.before, deed.after, deed.kind)
+    assert ({"cpu": 500.0}, {"cpu": 1000.0, "memory": 1e9}) == (deed.planned, deed.used)
+
+
+def test_quotas_of_a_pods_containers_and_its_knobs_are_remembered_side_by_side(node: FakeNode):
+    node.run(LOWER, HOLD, throttle(0))
+    assert 3 == node.audit.owed()
+    node.run(restore(0))
+    assert {"uid-0/cpu.weight", "uid-0/memory.high"} == set(node.audit.remembered())
+
+
+@pytest.mark.parametrize(("knob", "text"), [(CPU_WEIGHT, "7"), (MEMORY_HIGH, str(3 * MIB))])
+def test_what_somebody_else_set_meanwhile_stays(node: FakeNode, knob: GentleKnob, text: str):
+    """In-place resizing writes weights, for instance."""
+    node.run(LOWER, HOLD)
+    path = node.cgroups.pod_path("uid-0")
+    node.cgroups.write(path, knob, text)
+    found = node.acting(lambda executor: executor.restore_all(reason="a test"))
+    fate = {each.remembered.knob: each.fate for each in found}
+    assert {CPU_WEIGHT: Fate.DONE, MEMORY_HIGH: Fate.DONE, knob: Fate.FOREIGN} == fate
+    assert text == has(node, knob)
+    assert not node.audit.remembered()
+
+
+def test_what_somebody_else_raised_is_owed_no_more(node: FakeNode):
+    node.run(LOWER)
+    node.cgroups.write(node.cgroups.pod_path("uid-0"), CPU_WEIGHT, "300")
+    node.now += 10.0
+    node.acting(lambda executor: executor.look_back(node.state()))
+    assert not node.audit.remembered()
+    assert "300" == has(node, CPU_WEIGHT)
+
+
+def test_a_step_from_what_is_so_no_more_is_not_done(node: FakeNode):
+    report = node.run(turn(CPU_WEIGHT, 50, 1))
+    assert [(Fate.FOREIGN, "its cpu.weight is 100 now, not 50")] == [(each.fate, each.text) for each in report.results]
+
+
+def test_a_pod_that_is_gone_is_owed_nothing(node: FakeNode):
+    node.run(LOWER, turn(CPU_WEIGHT, 100, 1, number=1))
+    node.cgroups.remove(node.cgroups.pod_path("uid-0"))
+    assert [Fate.GONE] == fates(node.run(turn(CPU_WEIGHT, 1, 100, back=True)))
+    node.cgroups.remove(node.cgroups.pod_path("uid-1"))
+    del node.pods[1]
+    node.acting(lambda executor: executor.look_back(node.state()))
+    assert not node.audit.remembered()
+
+
+def test_a_change_that_was_cut_short_is_put_back_by_the_next_start(node: FakeNode):
+    """As after `kill -9` between the kernel's write and ours."""
+    deed = Deed(time=0.0, kind="throttle", pod="shop/p0", uid="uid-0")
+    path = node.cgroups.pod_path("uid-0")
+    node.audit.begin_change(deed, path=path, found=Weight(100), intended=Weight(1))
+    node.cgroups.write(path, CPU_WEIGHT, "1")
+    node.audit.close()
+    node.audit = node.open_audit()
+    (found,) = node.acting(lambda executor: executor.restore_all(reason="a test"))
+    assert "shop/p0: its cpu.weight is 100, as it was at first" == in_words(found)
+    assert "100" == has(node, CPU_WEIGHT)
+
+
+def test_in_preview_nothing_is_turned_and_it_is_said_what_would_be(node: FakeNode):
+    report = node.run(LOWER, HOLD, enforce=False)
+    assert ["would make the cpu.weight of shop/p0 1", f"would make the memory.high of shop/p0 {64 * MIB}"] == [
+        each.text for each in report.results
+    ]
+    assert ("100", "max") == (has(node, CPU_WEIGHT), has(node, MEMORY_HIGH))
+
+
+def test_what_the_groups_have_is_looked_at_where_it_is_wanted_or_owed(node: FakeNode):
+    assert {} == knobs(node, wanted=False)
+    assert {"uid-0": PodKnobs(100, 1, UNLIMITED), "uid-1": PodKnobs(100, 1, UNLIMITED)} == knobs(node)
+    node.run(LOWER, HOLD)
+    assert PodKnobs(1, 1, 64.0 * MIB, 100, UNLIMITED) == knobs(node, wanted=False)["uid-0"]
+    node.cgroups.write(node.cgroups.pod_path("uid-1"), CPU_WEIGHT, "heavy")
+    assert PodKnobs(None, 1, UNLIMITED) == knobs(node)["uid-1"]
+    node.cgroups.remove(node.cgroups.pod_path("uid-1"))
+    assert PodKnobs() == knobs(node)["uid-1"]
+
+
+def test_version_1_has_weights_and_no_memory_high(tmp_path: Path):
+    node = FakeNode(tmp_path, version="v1", driver=Driver.CGROUPFS)
+    node.add(0)
+    assert {"uid-0": PodKnobs(1024, 2, None)} == knobs(node)
+    assert [Fate.DONE] == fates(node.run(turn(CPU_WEIGHT, 1024, 2)))
+    assert "2" == has(node, "cpu.shares")
+    node.acting(lambda executor: executor.restore_all(reason="a test"))
+    assert "1024" == has(node, "cpu.shares")
+    node.close()
+
+
+def test_the_first_and_the_last_change_are_told(tmp_path: Path):
+    with FakeKube() as server:
+        node = with_api(tmp_path, server)
+        node.add(0)
+        node.run(LOWER, HOLD, turn(MEMORY_HIGH, 64 * MIB, 63 * MIB))
+        node.run(turn(CPU_WEIGHT, 1, 100, back=True), turn(MEMORY_HIGH, 63 * MIB, None, back=True))
+        reasons = ["CpuWeightLowered", "MemoryHeldBack", "CpuWeightRestored", "MemoryRestored"]
+        assert [("Pod", "p0", reason) for reason in reasons] == events(server)
+        node.close()
