@@ -16,10 +16,11 @@ from typing import Any, Protocol
 from agent.cgroups import CgroupError, Layout, NoCgroups, Tree, open_tree
 from agent.model import ContainerState, PodState, QosClass
 from agent.qrm import cpuset
+from agent.qrm.cpuset import CpuSet
 from agent.qrm.plugins.base import Plugin
 from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.pods import QrmPod
-from agent.qrm.resize import NodeLoad, Pools, Resize, ResizeSettings, resize
+from agent.qrm.resize import NodeLoad, Pools, Resize, ResizeSettings, headroom, resize
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE
 from agent.qrm.server import PluginServer
 from agent.state.keeping import Kept
@@ -160,6 +161,8 @@ class Decision:
     resize: Resize
     online: str
     offline: str
+    headroom: float
+    """CPUs that offline pods may be offered: more than their pool has while they leave it idle."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -183,6 +186,7 @@ class Decision:
                 "online_requests": self.pools.requests,
             },
             "pools": {ONLINE: self.online, OFFLINE: self.offline},
+            "offline_headroom_cpus": _rounded(self.headroom),
             "missing": dict(self.missing),
         }
 
@@ -278,7 +282,16 @@ class Adjuster:
             cpu.resize(decided.size)
         after = cpu.pools
         texts = cpuset.text(after[ONLINE]), cpuset.text(after[OFFLINE])
-        return Decision(self._clock(), load, pools, decided, *texts, missing=seen.missing)
+        offered = self._headroom(load, after)
+        return Decision(self._clock(), load, pools, decided, *texts, offered, missing=seen.missing)
+
+    def _headroom(self, load: NodeLoad, pools: Mapping[str, CpuSet]) -> float:
+        """Nothing where offline pods have no CPUs of their own."""
+        supply = float(len(pools[OFFLINE] - pools[ONLINE]))
+        if not supply:
+            return 0.0
+        last = 0.0 if self.last is None else self.last.headroom
+        return headroom(last=last, supply=supply, utilization=(load.offline or 0.0) / supply)
 
     def _remember(self, found: Decision, now: float) -> None:
         changed = found.resize.action in ("up", "down")

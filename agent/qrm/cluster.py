@@ -86,13 +86,14 @@ class Cluster:
             return f"it is critical (priority {found.spec.priority})"
         return "" if found.metadata.uid == pod.uid else "there is another pod of that name now"
 
-    async def publish(self, manager: Manager) -> None:
-        """What plug-ins have goes into the node's status, where it changed; what is gone becomes 0. Raises nothing."""
+    async def publish(self, manager: Manager, offered: Callable[[], Mapping[str, float]] = dict) -> None:
+        """What plug-ins have goes into the node's status, and what is `offered` besides, where it changed; what is gone
+        becomes 0. Raises nothing."""
         capacity, allocatable, removed = await manager.capacity()
-        gone = dict.fromkeys(removed, 0.0)
+        more = {**dict.fromkeys(removed, 0.0), **offered()}
         status = {
-            "capacity": _texts({**capacity, **gone}),
-            "allocatable": _texts({**allocatable, **gone}),
+            "capacity": _texts({**capacity, **more}),
+            "allocatable": _texts({**allocatable, **more}),
         }
         if not any(status.values()) or status == self._published:
             return

@@ -18,7 +18,7 @@ from agent.qrm.answers import Asked, PluginFailed, Quantity
 from agent.qrm.cpuset import CpuSet, parse, text
 from agent.qrm.oci import CPUSETS, BadProperty, Properties, properties_of
 from agent.qrm.pods import PodContainer, QrmPod
-from agent.qrm.request import NIC, ContainerType, ResourceRequest
+from agent.qrm.request import NIC, RECLAIMED_MILLICPU, ContainerType, ResourceRequest
 from agent.qrm.topology import Hint, Merged, Policy, merge
 
 log = logging.getLogger(__name__)
@@ -341,6 +341,7 @@ class Manager:
                 continue
             if name in found:
                 raise NotAllocated(f"container {container.name} asks for {name} under two names, {asked} is one")
+            own = quantity / 1000 if asked == RECLAIMED_MILLICPU != name else quantity
             found[name] = ResourceRequest(
                 pod_uid=pod.uid,
                 pod_namespace=pod.namespace,
@@ -352,7 +353,7 @@ class Manager:
                 pod_type=pod.type,
                 resource_name=name,
                 # Under both names: upstream's manager keeps the one that was asked for, its plug-ins read the other.
-                resource_requests={asked: quantity, name: quantity},
+                resource_requests={asked: quantity, name: own},
                 labels=pod.labels,
                 annotations=pod.annotations,
                 native_qos_class=pod.qos_class,

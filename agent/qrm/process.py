@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -33,7 +34,7 @@ from agent.qrm.plugins.nic import NicPlugin
 from agent.qrm.pods import QrmPod
 from agent.qrm.podsource import ApiPods, Pods, Source, kubelet_pods
 from agent.qrm.registration import Registry, ResourcePlugins
-from agent.qrm.request import CPU
+from agent.qrm.request import CPU, RECLAIMED_MILLICPU
 from agent.qrm.runtime import dry_run
 from agent.qrm.runtime.cgroup import CgroupRuntime
 from agent.qrm.runtime.cri import CriRuntime
@@ -275,7 +276,7 @@ async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: A
             cpus=machine.all,
             policy=Policy(settings.policy),
             pod_scope=settings.scope == "pod",
-            names=dict(settings.names),
+            names=settings.all_names(),
             skip_annotations=frozenset(settings.skip_annotations),
             nic_roles=frozenset(settings.nic_roles),
             recent=0.0,
@@ -304,7 +305,7 @@ async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: A
         applier(settings, stack),
         period=settings.reconcile_period,
         report=cluster.inadmissible if cluster is not None else None,
-        publish=partial(cluster.publish, manager) if cluster is not None and publishes else None,
+        publish=partial(cluster.publish, manager, partial(_offered, parts)) if cluster and publishes else None,
     )
     metrics.rounds, rounds.observe = rounds, metrics.observe_round
     listing = PodResources(manager, lambda: rounds.known, cpus=machine.all - settings.reserved_cpus)
@@ -315,6 +316,14 @@ async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: A
     _in_background(stack, registry.run(), "qrm-registration")
     _in_background(stack, rounds.run(), "qrm-rounds")
     return rounds
+
+
+def _offered(parts: Parts) -> dict[str, float]:
+    """What is published of the CPUs that offline pods leave idle: whole ones, as Kubernetes wants it."""
+    name, last = parts.settings.headroom_resource, parts.adjuster.last if parts.adjuster is not None else None
+    if name is None or last is None:
+        return {}
+    return {name: float(math.floor(last.headroom * (1000 if name == RECLAIMED_MILLICPU else 1)))}
 
 
 async def _registered(registry: Registry, manager: Manager, parts: Parts) -> None:

@@ -16,6 +16,7 @@ from agent.cgroups import Driver
 from agent.qrm import cpuset
 from agent.qrm.cpuset import NONE, CpuSet
 from agent.qrm.plugins.nic import Nic, NicAddress
+from agent.qrm.request import CPU, RECLAIMED_MILLICPU
 from agent.qrm.resize import ResizeSettings
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, SEED_ROLES, RoleTable, role_table
 from agent.qrm.topology import Policy
@@ -311,6 +312,15 @@ class QrmSettings(Table):
         default=DEFAULTS.respect_requests,
         metadata=about(values.BOOLEAN, "Whether the pool online never has less than its pods request."),
     )
+    headroom_resource: str | None = field(
+        default=None,
+        metadata=about(
+            values.NAME,
+            "Resource under which offline pods are offered the CPUs of their pool, up to a fifth more than it has "
+            "while they leave it idle; with publish_capacity. Pods ask for CPUs by it.",
+            example='"resource.katalyst.kubewharf.io/reclaimed_millicpu"',
+        ),
+    )
     runtime_socket: Path = field(
         default=Path("/run/containerd/containerd.sock"),
         metadata=about(values.PATH, "Socket of the container runtime, for the mode cri."),
@@ -386,6 +396,10 @@ class QrmSettings(Table):
         classes = {ONLINE: self.online_roles, OFFLINE: self.offline_roles, EXCLUSIVE: self.exclusive_roles}
         return role_table(classes, nic=self.nic_roles)
 
+    def all_names(self) -> dict[str, str]:
+        """Resources that pods request, and those of the plug-ins that they stand for."""
+        return {**({} if self.headroom_resource is None else {self.headroom_resource: CPU}), **dict(self.names)}
+
     def resizing(self) -> ResizeSettings:
         """How load resizes the pools."""
         return ResizeSettings(
@@ -428,6 +442,9 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, 
     names = [name for name, _ in settings.names]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         problems.append(Problem("qrm.names", f"{twice[0]!r} stands for two resources", "leave one of them out"))
+    if settings.headroom_resource is not None and "/" not in settings.headroom_resource:
+        cure = f'for example qrm.headroom_resource = "{RECLAIMED_MILLICPU}"'
+        problems.append(Problem("qrm.headroom_resource", "needs a domain before its name, or no node takes it", cure))
     if not is_loopback(settings.host) and settings.token_file is None:
         message = f"others can reach {settings.host}, and nothing keeps them from reading what is known of pods"
         problems.append(Problem("qrm.token_file", message, "set qrm.token_file, or qrm.host to 127.0.0.1"))

@@ -75,6 +75,7 @@ class QrmMetrics:
             targets = {ONLINE: float(last.resize.target), OFFLINE: float(last.pools.cpus - last.resize.target)}
             rows = [({"pool": name}, target) for name, target in targets.items()]
             yield gauge("qrm_pool_target_cpus", "CPUs to which the load says each pool is to go.", rows)
+            yield gauge("qrm_offline_headroom_cpus", "CPUs that offline pods may be offered.", [({}, last.headroom)])
         resizes = [({"direction": way}, float(n)) for way, n in sorted(self.adjuster.directions.items())]
         yield counter("qrm_resize", "Times the pools were resized.", resizes)
 

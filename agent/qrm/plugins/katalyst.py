@@ -30,7 +30,7 @@ from agent.qrm.cpuset import NONE, CpuSet
 from agent.qrm.machine import Machine
 from agent.qrm.plugins.records import Records
 from agent.qrm.pods import QOS_ANNOTATION, SHARED_CORES, SYSTEM_CORES
-from agent.qrm.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole_own
+from agent.qrm.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_own
 from agent.qrm.resize import pool_sizes
 from agent.qrm.topology import Hint
 
@@ -176,8 +176,9 @@ class KatalystCpuPlugin:
 
     def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
         """By pod and container, as they are now."""
+        pools = self.pools()  # the same for all, and dear
         return {
-            pod: {container: self._info(record) for container, record in records.items()}
+            pod: {container: self._info(record, pools) for container, record in records.items()}
             for pod, records in self._records.by_pod().items()
         }
 
@@ -340,6 +341,7 @@ class KatalystCpuPlugin:
     # --- allocations ---------------------------------------------------------------------------------------------
 
     def _new_record(self, request: ResourceRequest, wish: _Wish) -> KatalystRecord:
+        whole(request)  # raises for a quantity that is none: what is asked for is kept as it is
         nodes, cpus, pool, sidecar = tuple(sorted(request.nodes)), NONE, "", False
         if wish.level == DEDICATED_CORES:
             main = self._main_of(request)
@@ -424,7 +426,8 @@ class KatalystCpuPlugin:
             found[name], left = take_by_numa_balance(self.machine, left, sizes[name])
         return found
 
-    def _cpus_of(self, record: KatalystRecord) -> CpuSet:
+    def _cpus_of(self, record: KatalystRecord, pools: Mapping[str, CpuSet] | None = None) -> CpuSet:
+        """`pools` are those of now, for who has them at hand."""
         if record.qos_level == SYSTEM_CORES:
             return self.machine.all
         if record.sidecar:
@@ -433,14 +436,14 @@ class KatalystCpuPlugin:
         if record.qos_level == DEDICATED_CORES:
             return cpuset.parse(record.cpus)
         if record.qos_level == RECLAIMED_CORES:
-            reclaim = self.pools()[RECLAIM]
+            reclaim = (self.pools() if pools is None else pools)[RECLAIM]
             return (reclaim & self.machine.on(record.nodes) if len(record.nodes) == 1 else NONE) or reclaim
         if not record.nodes and self._now() - record.since < self.settings.ramp_up:
             return self.machine.all - self.settings.reserved - self._own()
-        return self.pools()[_pool_name(record)]
+        return (self.pools() if pools is None else pools)[_pool_name(record)]
 
-    def _info(self, record: KatalystRecord) -> AllocationInfo:
-        cpus = self._cpus_of(record)
+    def _info(self, record: KatalystRecord, pools: Mapping[str, CpuSet] | None = None) -> AllocationInfo:
+        cpus = self._cpus_of(record, pools)
         return AllocationInfo(
             CPUSET_CPUS,
             is_scalar_resource=True,

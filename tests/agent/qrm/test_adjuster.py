@@ -92,12 +92,14 @@ def test_the_seeds_resize_from_load(tmp_path: Path):
     assert first["need_cpus"] == 27.75
     assert first["online_usage_cpus"] == dict.fromkeys(ALL, 19.0)
     assert first["pools"]["online"] == "0-37,40-75"
+    assert first["offline_headroom_cpus"] == 6.0  # its pool, which is two thirds busy
     assert decided(world, 5.0)["action"] == "hold: shrunk 5 s ago"
     sizes = [decided(world, 30.0)["to"] for _ in range(25)]
     assert sizes[:3] == [72, 70, 68]
     assert sizes[-1] == 28
     last = decided(world, 5.0)
     assert (last["action"], last["pools"]) == ("hold: equal", {"online": "0-13,40-53", "offline": "14-39,54-79"})
+    assert last["offline_headroom_cpus"] == 62.4  # a fifth more than the 52 of its pool, four of which are used
     assert world.adjuster.directions["down"] == 24
     assert world.plugin.allocations()["p1"]["container0"].allocation_result == "0-13,40-53"
 
@@ -173,6 +175,8 @@ def test_machines_too_small_for_two_pools(cpus: int, tmp_path: Path):
         assert 1 <= found["to"] <= cpus
         assert found["pools"]["online"]
         assert found["pools"]["offline"]
+        # Where one CPU is both pools', offline pods have none to be offered.
+        assert (found["offline_headroom_cpus"] == 0.0) == (cpus == 1)
 
 
 def test_the_last_changes_are_remembered(tmp_path: Path):

@@ -199,6 +199,16 @@ def test_what_cannot_be_read_says_why(case: dict[str, Any], words: str):
         given.allocate(ask(case))
 
 
+@pytest.mark.parametrize("level", ["shared_cores", "reclaimed_cores", "system_cores", "dedicated_cores"])
+@pytest.mark.parametrize("quantity", [float("nan"), float("inf"), -1.0, 1e30])
+def test_quantities_that_are_none(level: str, quantity: float):
+    given = plugin(machine("dummy16_2s_4n"), {"default_enhancement": {"numa_binding": "true"}})
+    request = ask({"qos_level": level, "request_cpu": quantity, "hint_nodes": [0]})
+    with pytest.raises(CannotAllocate, match="a quantity of"):
+        given.allocate(request)
+    assert given.document()["pods"] == {}
+
+
 def test_an_enhancement_that_is_no_json():
     request = ResourceRequest(
         "p", "c", "cpu", resource_requests={"cpu": 1.0}, annotations={"katalyst.kubewharf.io/cpu_enhancement": "{"}

@@ -376,6 +376,19 @@ def test_a_resource_under_another_name():
     run(test())
 
 
+def test_cpus_asked_for_in_thousandths():
+    async def test() -> None:
+        milli = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
+        world = await World(names={milli: "cpu"}).with_(fake := Fake())
+        assert (await world.manager.admit(pod(requests={milli: 1500.0}, qos="reclaimed_cores"))).admitted
+        assert fake.asked[0].resource_requests == {milli: 1500.0, "cpu": 1.5}
+        world = await World().with_(plain := Fake(milli, gives=1500.0))
+        assert (await world.manager.admit(pod(requests={milli: 1500.0}, qos="reclaimed_cores"))).admitted
+        assert plain.asked[0].resource_requests == {milli: 1500.0}
+
+    run(test())
+
+
 def test_a_card_for_who_does_not_ask():
     async def test() -> None:
         nic = Fake("NIC", gives=0, result="", prop="", scalar=False, offers=(ON_1,))

@@ -20,7 +20,7 @@ from agent.qrm.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
 from tests.agent.qrm.test_sysfs import as_files, put
 from tests.agent.qrm.vectors import group, machine
 from tests.fakes.cri import FakeRuntime
-from tests.fakes.kube import EVENTS, PODS, FakeKube
+from tests.fakes.kube import EVENTS, NODES, PODS, FakeKube
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import publish, snapshot_of, steady
 from tests.service import Service
@@ -157,7 +157,8 @@ def test_example_1_pools_move_with_the_load(world: World):
             sent = len(runtime.updates)
             with Live(load) as live:
                 lines = ('adjust_interval = "100ms"', "step_down = 0", f'watcher = "http://127.0.0.1:{live.port}"')
-                with world.run(*lines) as qrm:
+                idle = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
+                with world.run(*lines, "publish_capacity = true", f'headroom_resource = "{idle}"') as qrm:
                     last = step("resize and reconcile")
                     online, offline = (last["pools"][pool] for pool in ("online", "offline"))
                     second = dict(zip(ids, (online, offline, online), strict=True))
@@ -173,6 +174,12 @@ def test_example_1_pools_move_with_the_load(world: World):
                     assert change["pools"] == {"online": online, "offline": offline}
                     state = await asyncio.to_thread(qrm.state)
                     assert {pool: each["size"] for pool, each in state["pools"].items()} == last["sizes"]
+
+                    def offered() -> Any:
+                        return world.kube.content(NODES, NODE)["status"]["allocatable"].get(idle)
+
+                    # A fifth more than the 52 CPUs of the pool, of which two are used.
+                    await eventually(lambda: offered() == "62400", what="the idle CPUs to be offered")
 
     asyncio.run(test())
 

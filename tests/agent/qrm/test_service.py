@@ -253,9 +253,10 @@ def test_events_evictions_and_the_nodes_status(tmp_path: Path):
                 assert {event["message"] for event in events} == {reason.message}
                 plugin = Fake("example.org/card", gives=3.0, node=True)
                 world = await World().with_(plugin, Fake())
-                await cluster.publish(world.manager)
+                await cluster.publish(world.manager, lambda: {"example.org/idle": 62.0})
                 status = kube.content(NODES, "node-1")["status"]
                 assert {status[part]["example.org/card"] for part in ("capacity", "allocatable")} == {"3"}
+                assert {status[part]["example.org/idle"] for part in ("capacity", "allocatable")} == {"62"}
                 assert status["capacity"]["cpu"] == "4", "what is the kubelet's stays"
             finally:
                 await client.close()

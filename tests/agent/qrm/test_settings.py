@@ -77,6 +77,7 @@ def test_everything_from_text_as_the_environment_gives_it():
         ({"nics": ["eth0 ipv6=10.0.0.7"]}, "qrm.nics", "no IPv6 address"),
         ({"nics": ["eth0 numa=left"]}, "qrm.nics", "no number of a NUMA node"),
         ({"offline_roles": ["reranker"]}, "qrm.exclusive_roles", "is in the classes"),
+        ({"headroom_resource": "best-effort-cpu"}, "qrm.headroom_resource", "needs a domain"),
         ({"host": "0.0.0.0"}, "qrm.token_file", "others can reach 0.0.0.0"),
         ({"watcher_token_file": "none"}, "qrm.watcher_token_file", "there is no file /etc/none"),
         ({"usage_factor": float("nan")}, "qrm.usage_factor", "a number from 0 to 1000"),
