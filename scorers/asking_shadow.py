@@ -31,7 +31,8 @@ def as_tables(document: Mapping[str, Any]) -> Iterator[RenderableType]:
     if document["first"] is None:
         yield "no binding was seen yet"
         return
-    yield f"{count:,} pods bound from {moment(document['first'])} to {moment(document['last'])};"
+    source = f", load from {document['source']}" if document["source"] else ""
+    yield f"{count:,} pods bound from {moment(document['first'])} to {moment(document['last'])}{source};"
     yield f"kube-scheduler asked us about {asked['asked']:,} of them, the nodes of {asked['estimated']:,} are estimated"
     if document["truncated"]:
         yield "[yellow]there are more, and older ones: --since a later time tells of all of them[/]"

@@ -29,6 +29,10 @@ class Cluster(Protocol):
         """The pod NAMESPACE/NAME, as it was last told of."""
         ...
 
+    def is_whole(self) -> bool:
+        """Whether all nodes and pods were told of since the start."""
+        ...
+
     async def bind(self, key: str, *, node: str, uid: str) -> None:
         """Let the pod NAMESPACE/NAME run on a node, if it still has this uid. Raises whatever says why not."""
         ...
@@ -57,6 +61,9 @@ class KubernetesCluster:
 
     def pod(self, key: str) -> Pod | None:
         return None if self._pods is None else self._pods.objects.get(key)
+
+    def is_whole(self) -> bool:
+        return bool(self._informers) and all(each.synced.is_set() for each in self._informers[:2])
 
     async def bind(self, key: str, *, node: str, uid: str) -> None:
         await kube.bind(self._kube, key, node=node, uid=uid)

@@ -93,6 +93,9 @@ class SimulatedApi:
     def pod(self, key: str) -> Pod | None:
         return self._told.get(key)
 
+    def is_whole(self) -> bool:
+        return self.listed.is_set()
+
     async def bind(self, key: str, *, node: str, uid: str) -> None:
         self._cluster.bind(key, node=node, uid=uid, now=self._now())
 

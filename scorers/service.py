@@ -17,6 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from scorers.cluster import Cluster, KubernetesCluster
+from scorers.cluster_answers import ClusterAnswers
 from scorers.decision_answers import DecisionAnswers
 from scorers.decision_log import DecisionLog
 from scorers.extender import Extender
@@ -82,7 +83,8 @@ class Scheduling:
         shadows = ShadowAnswers(
             self.shadow, serving.decisions, now=serving.now, window=lambda: serving.windows[-1].label
         )
-        routes = (*self.extender.routes(), *answers.routes(), *shadows.routes())
+        cluster = ClusterAnswers(self.table, now=serving.now, is_whole=self._cluster.is_whole)
+        routes = (*self.extender.routes(), *answers.routes(), *shadows.routes(), *cluster.routes())
         telemetry = (self.extender.telemetry,)
         return Made(routes, (self.life,), telemetry, renew=self.renew, pod_classes=self.pod_classes)
 

@@ -86,6 +86,7 @@ class ShadowAnswers:
             "to": end,
             "first": min(times, default=None),
             "last": max(times, default=None),
+            "source": self._mode.source,
             "window": self._window(),
             "truncated": len(rows) > MOST_REPORTED,
             "unreadable": len(newest) - len(read),

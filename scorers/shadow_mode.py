@@ -109,6 +109,12 @@ class ShadowMode:
         """How many bindings wait to be looked at again."""
         return len(self._observing)
 
+    @property
+    def source(self) -> str:
+        """Whence the load comes that profiles go by, "" where there is none."""
+        columns = self._table.load.columns
+        return "" if columns is None else columns.source
+
     def settings(self) -> dict[str, str]:
         """By profile that is asked, what tells its settings from others."""
         there = {name: self._profiles.get(name) for name in self.names}

@@ -245,6 +245,11 @@ class Table:
         """The pods on all nodes."""
         return [each.info for each in list(self._pods.values())]
 
+    def placed(self) -> list[tuple[PodInfo, str, float]]:
+        """The pods that are bound, each with its node and since when (unix seconds), by key."""
+        bound = [each for key, each in sorted(self._pods.items()) if key not in self._reserved]
+        return [(each.info, self.names[each.row], each.at) for each in bound]
+
     def listen(self, listener: Listener) -> None:
         """Tell this one of all that is here, and then of each change."""
         self._listeners.append(listener)

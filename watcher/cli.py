@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agent.settings import AgentSettings
     from watcher.model import Window
     from watcher.parts import Part
+    from watcher.recording import Progress, Recording
     from watcher.server import Sources
     from watcher.settings import Problem, Settings, SettingsError
     from watcher.store.database import Database
@@ -64,6 +65,11 @@ def _duration(_context: click.Context, _parameter: click.Parameter, given: str) 
         return read_duration(given)
     except Unfit:
         raise click.BadParameter("must be a duration, like 30s, 15m or 1h") from None
+
+
+def _optional_duration(context: click.Context, parameter: click.Parameter, given: str | None) -> float | None:
+    """Seconds, None where nothing is given."""
+    return None if given is None else _duration(context, parameter, given)
 
 
 _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="TOML file; else load-watcher.toml, if any.")
@@ -474,6 +480,107 @@ def shadow(since: str | None, **given: Any) -> None:
 
     asked = asking_shadow.shadow(given["url"], since=since, token=_token(given))
     _print_answer(asked, asking_shadow.as_tables, output=given["output"])
+
+
+@main.command()
+@click.option(
+    "--watcher",
+    "url",
+    default="http://127.0.0.1:2020",
+    show_default=True,
+    callback=_url,
+    metavar="URL",
+    help="The service, which needs [scheduler] to know of pods.",
+)
+@click.option("--token-file", type=click.Path(path_type=Path, exists=True), help="Its bearer token, if one is set.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="A new file, *.csv or *.csv.gz.")
+@click.option("--for", "duration", callback=_optional_duration, metavar="DURATION", help="Else until Ctrl-C.")
+@click.option("--every", default="60s", show_default=True, callback=_duration, metavar="DURATION", help="How often.")
+def record(url: str, output: Path, duration: float | None, every: float, **given: Any) -> None:
+    """Write down what happens in the cluster of a running service: load, pods and bindings, as a trace.
+
+    simulate and the provider replay read it. The file is whole to the last minute at any moment; where the service is
+    away it has a gap. Exit code 2: nothing could be recorded.
+    """
+    from watcher.recording import Recording
+
+    if every < 1.0:
+        raise click.BadParameter("must be 1s at least", param_hint="--every")
+    raise SystemExit(_record(Recording(url, duration, every, _token(given)), output))
+
+
+def _record(recording: Recording, output: Path) -> int:
+    import asyncio
+    import signal
+    from contextlib import suppress
+
+    from watcher import recording as recorder
+
+    async def run(file: recorder.RecordingFile) -> recorder.Progress:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with suppress(NotImplementedError):  # Windows; what was recorded is in the file all the same
+                loop.add_signal_handler(number, stop.set)
+        with _recorded(recording) as tell:
+            return await recorder.record(recording, file, stop=stop, tell=tell)
+
+    try:
+        with recorder.RecordingFile(output) as file:
+            done = asyncio.run(run(file))
+    except recorder.RecordError as error:
+        output.unlink()
+        click.echo(f"load-watcher: {error}\n  {error.hint}", err=True)
+        return COULD_NOT
+    except FileExistsError:
+        click.echo(
+            f"load-watcher: {output} is there already\n  a recording is not written over: name another", err=True
+        )
+        return COULD_NOT
+    except OSError as error:
+        told = f"load-watcher: {output} cannot be written: {error.strerror or error}"
+        click.echo(f"{told}\n  what was recorded until then is in it, if anything was", err=True)
+        return COULD_NOT
+    if not done.records:
+        output.unlink()
+        click.echo("load-watcher: there was nothing to record, and no file is left", err=True)
+        return COULD_NOT
+    click.echo(
+        f"{done.records:,} records in {output}: {done.nodes:,} nodes, {done.pods:,} pods there at the end, "
+        f"{done.bindings:,} bindings; {done.missed:,} of {done.looks:,} looks brought no load"
+    )
+    return 0
+
+
+@contextmanager
+def _recorded(recording: Recording) -> Iterator[Callable[[Progress], None]]:
+    """Gives what is to be told after each look: a bar on a terminal, else a line every ten looks; and a line where
+    something is amiss, and where it is well again."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    trouble: dict[str, str] = {}
+
+    def amiss(kind: str, told: str) -> None:
+        if told != trouble.get(kind, ""):
+            console.print(told or f"{kind} is there again", markup=False)
+        trouble[kind] = told
+
+    def summary(progress: Progress) -> str:
+        return f"{progress.nodes:,} nodes, {progress.pods:,} pods, {progress.bindings:,} bindings"
+
+    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("recording", total=recording.duration)
+
+        def tell(progress: Progress) -> None:
+            amiss("what the service knows", progress.trouble)
+            if progress.looks > 1:  # asked for, a service asks its source for pods
+                amiss("what pods use", progress.usage and f"what pods use is not recorded: {progress.usage}")
+            bar.update(task, completed=progress.passed, description=summary(progress))
+            if not console.is_terminal and progress.looks % 10 == 1:
+                console.print(f"{progress.passed / 60:.0f} min: {summary(progress)}")
+
+        yield tell
 
 
 def _token(given: Mapping[str, Any]) -> str | None:

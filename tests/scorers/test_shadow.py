@@ -549,7 +549,14 @@ def test_the_command_tells_it_as_tables_and_as_json(served: Served) -> None:
     url = f"http://127.0.0.1:{served.live.port}"
     told = CliRunner().invoke(main, ["shadow", "--url", url, "--since", "1h"])
     assert 0 == told.exit_code, told.output
-    for text in ("1 pods bound", "spreading", "-15.0 (?)", "100% (21% to 100%)", "1: the node is not known here"):
+    for text in (
+        "1 pods bound",
+        "load from Test",
+        "spreading",
+        "-15.0 (?)",
+        "100% (21% to 100%)",
+        "1: the node is not known here",
+    ):
         assert text in told.output
     as_json = CliRunner().invoke(main, ["shadow", "--url", url, "-o", "json"])
     assert 1 == json.loads(as_json.stdout)["bindings"]

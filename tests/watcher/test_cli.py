@@ -46,6 +46,8 @@ def test_version(run):
         "db current",
         "db vacuum",
         "db copy",
+        "record",
+        "shadow",
     ],
 )
 def test_every_command_explains_itself(run, command):
