@@ -307,7 +307,9 @@ class Extender:
                 return args, args.node_names
             return args, await _unhurried(map(wire.name_of, wire.items_of(args)))
         except ValueError as error:
-            _refuse(f"these are no ExtenderArgs: {error}")
+            _refuse(
+                f"these are no ExtenderArgs: {error}", hint="kube-scheduler's extender/v1 has Pod, Nodes and NodeNames"
+            )
 
     def _begin(self, pod: Pod) -> None:
         """A pod that is asked about again is on no node; neither are those whose time is over."""
@@ -422,7 +424,7 @@ def _info(args: wire.ExtenderArgs) -> PodInfo:
     try:
         return pod_info(_pod_of(args))
     except ValueError as error:
-        _refuse(f"the pod's resources cannot be read: {error}")
+        _refuse(f"the pod's resources cannot be read: {error}", hint='quantities are like "500m", "2" and "4Gi"')
 
 
 async def _pasted(request: web.Request) -> PodInfo:
@@ -446,8 +448,8 @@ def _limit_of(text: str | None) -> int:
     return int(text)
 
 
-def _refuse(message: str) -> NoReturn:
-    raise ApiError(400, "bad_request", message, "kube-scheduler's extender/v1 has the shape: Pod, Nodes, NodeNames")
+def _refuse(message: str, *, hint: str) -> NoReturn:
+    raise ApiError(400, "bad_request", message, hint)
 
 
 async def _unhurried(

@@ -1,4 +1,4 @@
-"""Values as JSON can have them: what NumPy computed, without NaN and infinities.
+"""Values as JSON can have them: what NumPy computed, without NaN and infinities; and what JSON has, without nulls.
 
 Pure: no I/O.
 """
@@ -21,3 +21,10 @@ def plain(value: Any) -> Any:
 def plain_map(values: Mapping[str, Any]) -> dict[str, Any]:
     """All that is in a map, and in the maps in it."""
     return {name: plain_map(value) if isinstance(value, Mapping) else plain(value) for name, value in values.items()}
+
+
+def without_nulls(document: Any) -> Any:
+    """What JSON has, without the keys that are null, however deep: to Go, and so to Kubernetes, they are not there."""
+    if isinstance(document, Mapping):
+        return {name: without_nulls(value) for name, value in document.items() if value is not None}
+    return [without_nulls(each) for each in document] if isinstance(document, list) else document

@@ -58,13 +58,27 @@ def _amounts(quantities: tuple[tuple[str, Quantity], ...]) -> Amounts:
     return read
 
 
+def asked_for(quantities: Quantities) -> Amounts:
+    """The same of what a pod asks for, which is never negative. Raises ValueError that names the resource."""
+    return _asked_for(tuple(quantities.items()))
+
+
+@lru_cache(maxsize=1 << 14)
+def _asked_for(quantities: tuple[tuple[str, Quantity], ...]) -> Amounts:
+    read = _amounts(quantities)
+    for resource, quantity in quantities:
+        if read[resource] < 0:
+            raise ValueError(f"{resource}: must not be negative (given: {quantity!r})")
+    return read
+
+
 def requests_of(pod: Pod) -> Amounts:
     """What kube-scheduler sets aside for a pod (component-helpers, `PodRequests`): the sum over its containers and
     sidecars, or the most that an init container needs at its turn, whichever is more; what is set for the pod as a
     whole takes the place of that; the overhead comes on top."""
     asked = _of_containers(pod, lambda resources: resources.requests)
     asked = _overridden(asked, pod.spec.resources, lambda resources: resources.requests)
-    return _added(asked, amounts(pod.spec.overhead))
+    return _added(asked, asked_for(pod.spec.overhead))
 
 
 def counted_requests_of(pod: Pod) -> Amounts:
@@ -72,7 +86,7 @@ def counted_requests_of(pod: Pod) -> Amounts:
     says nothing of one of them is counted with some of it, so that pods that ask for nothing are spread too."""
     asked = _of_containers(pod, lambda resources: {**UNASKED, **resources.requests})
     asked = _overridden(asked, pod.spec.resources, lambda resources: resources.requests)
-    total = _added(asked, amounts(pod.spec.overhead))
+    total = _added(asked, asked_for(pod.spec.overhead))
     return {name: total.get(name, 0) for name in UNASKED}
 
 
@@ -80,7 +94,7 @@ def limits_of(pod: Pod) -> Amounts:
     """The same for limits (`PodLimits`); the overhead counts only where there is a limit."""
     most = _of_containers(pod, lambda resources: resources.limits)
     most = _overridden(most, pod.spec.resources, lambda resources: resources.limits)
-    return _added(most, {name: size for name, size in amounts(pod.spec.overhead).items() if name in most})
+    return _added(most, {name: size for name, size in asked_for(pod.spec.overhead).items() if name in most})
 
 
 def raised(limits: Amounts, requests: Amounts) -> Amounts:
@@ -126,13 +140,13 @@ def _compute(quantities: Quantities) -> Amounts:
 def _of_containers(pod: Pod, part: Callable[[Resources], Quantities]) -> dict[str, int]:
     total: dict[str, int] = {}
     for container in pod.spec.containers:
-        total = _added(total, amounts(part(container.resources)))
+        total = _added(total, asked_for(part(container.resources)))
     if not pod.spec.init_containers:
         return total
     sidecars: dict[str, int] = {}
     at_most: dict[str, int] = {}
     for container in pod.spec.init_containers:
-        own = amounts(part(container.resources))
+        own = asked_for(part(container.resources))
         if _is_sidecar(container):
             sidecars = _added(sidecars, own)
             total = _added(total, own)
@@ -152,7 +166,7 @@ def _overridden(
 ) -> dict[str, int]:
     if of_pod is None:
         return total
-    own = {name: size for name, size in amounts(part(of_pod)).items() if _may_be_of_pod(name)}
+    own = {name: size for name, size in asked_for(part(of_pod)).items() if _may_be_of_pod(name)}
     return {**total, **own}
 
 

@@ -1,7 +1,7 @@
 """What kube-scheduler sends to an extender and takes back: `k8s.io/kube-scheduler/extender/v1`.
 
 The Go types have no JSON names, so the keys are the names of their fields; Go reads keys in any case, and so people
-write them in lower case by hand: both are read here.
+write them in lower case by hand: both are read here. To Go a null is what is not there, and so it is here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from scorers.plain import without_nulls
 from watcher.kube import Pod
 
 MOST = 10
@@ -90,6 +91,7 @@ _ARGS = msgspec.json.Decoder(ExtenderArgs)
 _BINDING = msgspec.json.Decoder(ExtenderBindingArgs)
 _NAMED = msgspec.json.Decoder(_Named)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANYTHING = msgspec.json.Decoder()
 _ANY_CASE = {
     "pod": "Pod",
     "nodes": "Nodes",
@@ -103,12 +105,20 @@ _ANY_CASE = {
 
 def read_args(body: bytes) -> ExtenderArgs:
     """Raises ValueError that says what is wrong with them."""
-    args: ExtenderArgs = _read(_ARGS, body)
-    if args.pod is None or (args.nodes is None and args.node_names is None):
-        args = _read(_ARGS, _in_go_s_case(body))
+    args = _as_it_is(body)
+    if args is None or args.pod is None or (args.nodes is None and args.node_names is None):
+        args = _read(_ARGS, _as_go_reads(body))
     if args.pod is None:
         raise ValueError("there is no Pod")
     return args
+
+
+def _as_it_is(body: bytes) -> ExtenderArgs | None:
+    """As kube-scheduler sends them, None for what has to be looked at twice."""
+    try:
+        return _ARGS.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def read_binding(body: bytes) -> ExtenderBindingArgs:
@@ -116,20 +126,27 @@ def read_binding(body: bytes) -> ExtenderBindingArgs:
     try:
         args: ExtenderBindingArgs = _BINDING.decode(body)
     except (msgspec.DecodeError, RecursionError):  # what is wrong is told in the case that Go has
-        args = _read(_BINDING, _in_go_s_case(body))
+        args = _read(_BINDING, _as_go_reads(body))
     return args
 
 
-def _read(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+def _read(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw) -> Any:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
-def _in_go_s_case(body: bytes) -> bytes:
-    fields: dict[str, msgspec.Raw] = _read(_FIELDS, body)
-    return msgspec.json.encode({_ANY_CASE.get(name.lower(), name): value for name, value in fields.items()})
+def _as_go_reads(body: bytes) -> bytes:
+    """Keys in the case that Go writes, and the pod without nulls."""
+    given: dict[str, msgspec.Raw] = _read(_FIELDS, body)
+    fields: dict[str, Any] = {_ANY_CASE.get(name.lower(), name): value for name, value in given.items()}
+    if (pod := fields.get("Pod")) is not None:
+        try:
+            fields["Pod"] = without_nulls(_read(_ANYTHING, pod))
+        except RecursionError:
+            raise ValueError("the Pod is nested too deep") from None
+    return msgspec.json.encode(fields)
 
 
 def items_of(args: ExtenderArgs) -> list[msgspec.Raw]:

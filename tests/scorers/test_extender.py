@@ -132,6 +132,17 @@ def test_keys_in_any_case_are_read_as_go_reads_them(served: Served) -> None:
     assert scores(served.post("prioritize", mixed)) == {"cold": 7}
 
 
+def test_nulls_are_nothing_as_go_reads_them(served: Served) -> None:
+    """A Go program writes them for what is empty, and people for what they leave open."""
+    container = {"name": "c", "resources": {"requests": {"cpu": "100m"}, "limits": None}}
+    pod = asking()["Pod"] | {"spec": {"containers": [container, {"resources": None}], "initContainers": None}}
+    body = {"Pod": {**pod, "status": None}, "Nodes": None, "NodeNames": ["cold", "warm"]}
+    assert served.post("filter", body).json()["NodeNames"] == ["cold", "warm"]
+    assert set(scores(served.post("prioritize", body))) == {"cold", "warm"}
+    nothing = {"Pod": {"metadata": None, "spec": {"containers": None}}, "NodeNames": ["cold"]}
+    assert set(scores(served.post("prioritize", nothing))) == {"cold"}
+
+
 def test_no_nodes_are_an_empty_list(served: Served) -> None:
     """Not an error."""
     assert served.post("prioritize", asking()).json() == []
@@ -168,6 +179,9 @@ def test_a_pod_with_nonsense_in_it_is_named(served: Served) -> None:
     body = asking("cold")
     body["Pod"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "much"
     assert "cpu: 'much' is no Kubernetes quantity" in served.post("filter", body).json()["Error"]
+    assert served.post("prioritize", body).status == 400
+    body["Pod"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "-1"
+    assert "cpu: must not be negative (given: '-1')" in served.post("filter", body).json()["Error"]
     assert served.post("prioritize", body).status == 400
 
 

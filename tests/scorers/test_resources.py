@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scorers.resources import LARGEST, amount, limits_of, qos_class, raised, requests_of
+from scorers.table import pod_info
 from tests.scorers.cluster import pod
 
 
@@ -60,6 +61,22 @@ def test_effective_requests_and_limits(spec: dict[str, Any], requests: int, limi
     """component-helpers' PodRequests and PodLimits."""
     of = pod(**spec)
     assert (requests_of(of).get("cpu", 0), limits_of(of).get("cpu", 0)) == (requests, limits)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": [{"requests": {"cpu": "-1"}}, cpu(5000)]},
+        {"containers": [{"limits": {"cpu": "-1m"}}]},
+        {"containers": [cpu(100)], "initContainers": [{"requests": {"cpu": "-1n"}}]},
+        {"containers": [cpu(100)], "overhead": {"cpu": "-10m"}},
+        {"containers": [cpu(100)], "resources": {"limits": {"cpu": "-5"}}},
+    ],
+)
+def test_nobody_asks_for_less_than_nothing(spec: dict[str, Any]) -> None:
+    """It would make room on the fullest node. The API server lets no such pod in, and here anybody may ask."""
+    with pytest.raises(ValueError, match=r"^cpu: must not be negative \(given: '-"):
+        pod_info(pod(**spec))
 
 
 def test_only_cpu_memory_and_hugepages_may_be_of_the_pod_as_a_whole() -> None:

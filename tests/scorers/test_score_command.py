@@ -153,6 +153,11 @@ def test_programs_get_json(live: Live) -> None:
         ((), "kind: Pod", "the Pod has no spec"),
         ((), "kind: Deployment\nspec: {}", "the Deployment has no spec.template.spec"),
         ((), POD.replace('"1"', "much"), "cpu: 'much' is no Kubernetes quantity"),
+        ((), POD.replace("{name: web}", "web"), "metadata of the Pod is no mapping: 'web'"),
+        ((), POD.replace('{cpu: "1"}', "lots"), "limits of the resources is no mapping: 'lots'"),
+        ((), "kind: [Pod]\nspec: {}", "there is no pod in it: ['Pod']"),
+        ((), "kind: Pod\nspec: {true: 1}", "it is no YAML of Kubernetes"),
+        ((), "a: &a [*a]\nkind: Pod\nspec: {}", "it is no YAML of Kubernetes"),
     ],
 )
 def test_what_is_wrong_is_said(live: Live, arguments: tuple[str, ...], manifest: str, said: str) -> None:
@@ -180,3 +185,32 @@ def test_the_pod_of_whatever_makes_pods(kind: str) -> None:
     assert found["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1"}
     assert found["metadata"]["name"] == "pod"
     assert read_pod(f"kind: ConfigMap\n---\n{POD}")["metadata"]["name"] == "web"
+
+
+@pytest.mark.parametrize("kind", sorted(set(WHERE) - {"Pod"}))
+def test_a_pod_belongs_to_what_makes_it(kind: str) -> None:
+    """In its namespace, and with its name as owner: pods of a DaemonSet pass where others do not."""
+    document: Any = {"metadata": {"name": "of-the-template"}, "spec": {"containers": []}}
+    for key in reversed(WHERE[kind]):
+        document = {key: document}
+    found = read_pod(json.dumps({"kind": kind, "metadata": {"name": "web", "namespace": "shop"}, **document}))
+    owners = [{"kind": kind, "name": "web", "controller": True}]
+    assert found["metadata"] == {"name": "of-the-template", "namespace": "shop", "ownerReferences": owners}
+
+
+def test_what_kubectl_gets_is_taken_as_it_is() -> None:
+    """A List where there are several, with nulls where nothing is."""
+    template = "{metadata: {creationTimestamp: null, labels: null}, spec: {containers: [{name: c, resources: null}]}}"
+    listed = f"kind: List\nitems:\n- {{kind: Service}}\n- {{kind: Job, spec: {{template: {template}}}}}"
+    found = read_pod(listed)
+    assert found["spec"] == {"containers": [{"name": "c"}]}
+    assert set(found["metadata"]) == {"name", "namespace", "ownerReferences"}
+
+
+@pytest.mark.parametrize(("of_container", "expected"), [({}, {"cpu": "2"}), ({"cpu": "1"}, {})])
+def test_the_request_of_a_pod_as_a_whole_is_its_limit_where_no_container_asks(of_container: Any, expected: Any) -> None:
+    """KEP-2837."""
+    containers = [{"name": "c", "resources": {"requests": of_container}}]
+    spec = {"resources": {"limits": {"cpu": "2"}}, "containers": containers}
+    found = read_pod(json.dumps({"kind": "Pod", "spec": spec}))
+    assert found["spec"]["resources"]["requests"] == expected
