@@ -25,6 +25,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from scorers.arguments import ArgumentsError, read_arguments
+from scorers.plain import without_nulls
 from scorers.registry import UnknownPlugin, extension_points, factory_of, known_names
 from watcher.model import Window
 from watcher.settings import Problem
@@ -259,6 +260,10 @@ def _plugins_in(key: str, profile: Mapping[str, Any], reading: _Reading) -> tupl
         for name in points
         if name in known
     ]
+    for name, each in found:
+        if each is not None and not points[name].intersection(each.points):
+            told = f"is enabled at {', '.join(sorted(points[name]))}, where it does nothing"
+            reading.wrong(f"{key}.{name}", told, f"enable it under plugins.{' or plugins.'.join(each.points)}")
     if not found and len(reading.problems) == before:
         cure = f"enable one of {', '.join(known)} under plugins.score or plugins.filter"
         reading.wrong(key, "no plug-in of ours is enabled there", cure)
@@ -270,17 +275,26 @@ def _plugins_in(key: str, profile: Mapping[str, Any], reading: _Reading) -> tupl
 
 
 def _enabled_in(sets: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, set[str]]]:
-    """By plug-in the weight, where one is given, and the points at which it is enabled."""
+    """By plug-in the weight, where one is given, and the points at which it is enabled: multiPoint stands for all where
+    it is not disabled."""
     weights: dict[str, Any] = {}
     points: dict[str, set[str]] = {}
+    off = {at: {each.get("name") for each in _listed(sets, at, "disabled")} for at in ("filter", "score")}
     for point in EXTENSION_POINTS:
-        enabled = sets.get(point)
-        for each in _dicts(enabled.get("enabled") if isinstance(enabled, Mapping) else None):
+        for each in _listed(sets, point, "enabled"):
             name = str(each.get("name"))
-            points.setdefault(name, set()).update(("filter", "score") if point == "multiPoint" else (point,))
+            everywhere = {at for at, names in off.items() if not names & {name, "*"}}
+            if where := everywhere if point == "multiPoint" else {point}:
+                points.setdefault(name, set()).update(where)
             if point in ("multiPoint", "score") and each.get("weight"):
                 weights[name] = each["weight"]
     return weights, points
+
+
+def _listed(sets: Mapping[str, Any], point: str, which: str) -> list[Mapping[str, Any]]:
+    """The plug-ins that are enabled, or disabled, at a point."""
+    found = sets.get(point)
+    return _dicts(found.get(which) if isinstance(found, Mapping) else None)
 
 
 def _args_in(
@@ -297,7 +311,7 @@ def _args_in(
         elif args is not None and not isinstance(args, Mapping):
             reading.wrong(f"{key}.{name}.args", "is no mapping", "args: {targetUtilization: 50}")
         else:
-            found[name] = args or {}
+            found[name] = without_nulls(args or {})
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scorers.arguments import Arguments, ArgumentsError, read_arguments
 from scorers.profiles import ProfileSettings, read_profiles
 from scorers.registry import PLUGINS, UnknownPlugin, extension_points, factory_of
 
@@ -113,7 +114,7 @@ def test_a_configuration_of_kube_scheduler_works_as_it_is(tmp_path: Path) -> Non
         ({"plugins": [{"name": "HighLoadFilter"}] * 2}, "scheduler.p.plugins", "HighLoadFilter stands there twice"),
         (
             {"plugins": [{"name": "TargetLoadPacking", "args": {"targetUtilisation": 5}}]},
-            "scheduler.p.plugins[0].args.'targetUtilisation'",
+            "scheduler.p.plugins[0].args.targetUtilisation",
             "did you mean targetUtilization?",
         ),
         ({"plugins": [LIMITS], "plugin": 1}, "scheduler.p.plugin", "did you mean plugins?"),
@@ -152,12 +153,7 @@ def test_what_is_wrong_is_named_with_its_key_and_its_cure(tmp_path: Path, table:
         ("pluginConfig:", "pluginConfigs:", "pluginConfigs", "did you mean pluginConfig?"),
         ("    score:", "    scores:", "plugins.scores", "did you mean score?"),
         ("- name: Peaks", "- name: TargetLoadPacking", "pluginConfig", "TargetLoadPacking stands there twice"),
-        (
-            "enabled:\n      - name: HighLoadFilter",
-            "enabled:\n      - name: Peaks",
-            "Peaks.args",
-            "is no mapping",
-        ),
+        ("- name: NodeAffinity", "- name: Peaks", "Peaks.args", "is no mapping"),
     ],
 )
 def test_a_slip_in_a_configuration_of_kube_scheduler_is_no_silent_default(
@@ -173,6 +169,84 @@ def test_a_slip_in_a_configuration_of_kube_scheduler_is_no_silent_default(
     assert profiles == ()
     assert list(problems) == [f"scheduler.p.from.{key}"]
     assert said in problems[f"scheduler.p.from.{key}"]
+
+
+def from_configuration(tmp_path: Path, plugins: str, config: str = "[]") -> tuple[dict[str, Any], dict[str, str]]:
+    """Where each plug-in is used, and problems."""
+    head = CONFIGURATION.partition("profiles:")[0]
+    text = f"{head}profiles:\n- plugins: {plugins}\n  pluginConfig: {config}\n"
+    (tmp_path / "scheduler.yaml").write_text(text)
+    profiles, problems, _ = read(tmp_path, {"p": {"from": "scheduler.yaml"}})
+    return {each.name: each.points for profile in profiles for each in profile.plugins}, problems
+
+
+@pytest.mark.parametrize(
+    ("sets", "points"),
+    [
+        ("", {"LoadAwareScheduling": ("filter", "score")}),
+        (", filter: {disabled: [{name: LoadAwareScheduling}]}", {"LoadAwareScheduling": ("score",)}),
+        (", score: {disabled: [{name: '*'}]}", {"LoadAwareScheduling": ("filter",)}),
+        (", filter: {disabled: [{name: NodeAffinity}]}", {"LoadAwareScheduling": ("filter", "score")}),
+        (
+            ", score: {disabled: [{name: '*'}], enabled: [{name: LoadAwareScheduling}]}",
+            {"LoadAwareScheduling": ("filter", "score")},
+        ),
+    ],
+)
+def test_what_is_disabled_at_a_point_is_not_used_there(tmp_path: Path, sets: str, points: dict[str, Any]) -> None:
+    """As kube-scheduler has it: multiPoint enables at all points but those where it is disabled."""
+    plugins = f"{{multiPoint: {{enabled: [{{name: LoadAwareScheduling}}]}}{sets}}}"
+    assert from_configuration(tmp_path, plugins) == (points, {})
+
+
+def test_a_plug_in_that_would_do_nothing_is_named(tmp_path: Path) -> None:
+    """kube-scheduler does not start with one."""
+    plugins = "{filter: {enabled: [{name: TargetLoadPacking}]}, score: {enabled: [{name: Peaks}]}}"
+    _, problems = from_configuration(tmp_path, plugins, "[{name: Peaks, args: {NodePowerModel: {}}}]")
+    assert list(problems) == ["scheduler.p.from.TargetLoadPacking"]
+    assert "is enabled at filter, where it does nothing. enable it under plugins.score" in problems.popitem()[1]
+
+
+def test_arguments_of_another_plug_in_are_named(tmp_path: Path) -> None:
+    """Pasted under the wrong name; nulls are what is not given."""
+    config = "[{name: TargetLoadPacking, args: {kind: PeaksArgs, defaultRequests: null}}]"
+    _, problems = from_configuration(tmp_path, "{score: {enabled: [{name: TargetLoadPacking}]}}", config)
+    assert list(problems) == ["scheduler.p.from.TargetLoadPacking.args.kind"]
+    assert "'PeaksArgs' are the arguments of another plug-in; here TargetLoadPackingArgs" in problems.popitem()[1]
+
+
+def test_all_that_is_wrong_with_arguments_is_told_at_once() -> None:
+    """Which entry of a map, and what there may be; of what was not given, nothing."""
+    args = {
+        "targetUtilisation": 50,
+        "podDemand": "most",
+        "defaultRequests": {"cpu": "1x", "memory": [1]},
+        "defaultRequestsMultiplier": "much",
+    }
+    with pytest.raises(ArgumentsError) as raised:
+        read_arguments("TargetLoadPacking", factory_of("TargetLoadPacking").arguments, args)
+    assert raised.value.problems == (
+        "targetUtilisation: there is no such argument; did you mean targetUtilization?",
+        "podDemand: invalid enum value 'most'; known are upstream, requests, limits (given: 'most')",
+        "defaultRequests.memory: expected `int | float | str`, got `array` (given: [1])",
+        "defaultRequestsMultiplier: must be a number like \"1.5\", 0 to 1000 (given: 'much')",
+    )
+    aggregated = {"aggregated": {"usageAggregationType": "p42"}}
+    with pytest.raises(ArgumentsError, match="'p42'.*; known are avg, p50, p90, p95, p99 "):
+        read_arguments("LoadAwareScheduling", factory_of("LoadAwareScheduling").arguments, aggregated)
+
+
+class NeedyArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    must_have: int
+
+
+def test_an_argument_that_has_no_default_is_asked_for() -> None:
+    """Plug-ins of others may have such."""
+    with pytest.raises(ArgumentsError, match="arguments of Needy: mustHave: is needed"):
+        read_arguments("Needy", NeedyArgs, {})
+    with pytest.raises(ArgumentsError, match="mustHave: expected `int`"):
+        read_arguments("Needy", NeedyArgs, {"mustHave": "x"})
+    assert read_arguments("Needy", NeedyArgs, {"mustHave": 1})[0].must_have == 1
 
 
 @pytest.mark.parametrize("weight", [0, -1, 1.5, "2", True, 10**9])

@@ -324,7 +324,7 @@ def test_what_is_remembered_equals_what_is_computed_anew(events):
         (LoadVariationRiskBalancing, {"safeVarianceSensitivity": "1"}, "safeVarianceSensitivity: expected"),
         (LoadVariationRiskBalancing, {"formula": "keps"}, "formula: invalid enum value"),
         (LowRiskOverCommitment, {"smoothingWindowSize": 0}, "smoothingWindowSize: expected"),
-        (LowRiskOverCommitment, {"riskLimitWeights": {"cpu": 2}}, "riskLimitWeights: expected"),
+        (LowRiskOverCommitment, {"riskLimitWeights": {"cpu": 2}}, "riskLimitWeights.cpu: expected"),
         (LowRiskOverCommitment, {"riskLimitWeights": {"gpu": 1}}, "riskLimitWeights.gpu: only cpu and memory"),
     ],
 )

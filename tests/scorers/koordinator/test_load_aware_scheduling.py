@@ -440,7 +440,7 @@ def test_a_pod_may_have_factors_of_its_own_where_that_is_allowed(text, estimate)
     ("args", "problem"),
     [
         ({"usageThresholds": {"cpu": 101}}, "usageThresholds.cpu: must be 0 to 100 (given: 101)"),
-        ({"usageThresholds": {"cpu": "65"}}, "usageThresholds: expected `int`, got `str`"),
+        ({"usageThresholds": {"cpu": "65"}}, "usageThresholds.cpu: expected `int`, got `str`"),
         ({"resourceWeights": {"cpu": 0}}, "resourceWeights.cpu: must be 1 to 100 (given: 0)"),
         ({"dominantResourceWeight": -1}, "dominantResourceWeight: must be 0 to 100 (given: -1)"),
         ({"nodeMetricExpirationSeconds": 0}, "nodeMetricExpirationSeconds: expected `int` >= 1"),
