@@ -5,7 +5,8 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,12 +24,29 @@ WHERE = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
 }
 """Kind -> where its pod stands."""
+DEEPEST = 100
+"""Levels of a document; a pod has twenty."""
+_DOCUMENT_START = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
 def read_pod(text: str | bytes) -> dict[str, Any]:
     """The first pod of a YAML or JSON text, with a name, an owner where something makes it, and requests where only
     limits are given, as it would come out of the API server. Raises ValueError that says what is wrong."""
-    documents = [part for part in _documents(text) if part]
+    whole = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    return _first_pod(_documents(whole, aliases=True))
+
+
+def read_pasted_pod(text: bytes) -> dict[str, Any]:
+    """The same of a text from anybody: a few lines of aliases stand for gigabytes, and no pod needs one. Raises
+    ValueError."""
+    try:
+        whole = text.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is no YAML: {error}") from None
+    return _first_pod(_documents(whole, aliases=False))
+
+
+def _first_pod(documents: Sequence[Any]) -> dict[str, Any]:
     if not documents:
         raise ValueError("there is nothing in it")
     for document in documents:
@@ -38,27 +56,28 @@ def read_pod(text: str | bytes) -> dict[str, Any]:
     raise ValueError(f"there is no pod in it: {', '.join(kinds)}; known are {', '.join(WHERE)}")
 
 
-def read_pasted_pod(text: bytes) -> dict[str, Any]:
-    """The same of a text from anybody: a few lines of aliases stand for gigabytes, and no pod needs one. Raises
-    ValueError."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+def _documents(text: str, *, aliases: bool) -> list[Any]:
+    """All that are not empty."""
+    found: list[Any] = []
     try:
-        aliased = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text.decode(), Loader=loader))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        told = " ".join(str(error).split())
-        raise ValueError(f"it is no YAML: {told}") from None
-    if aliased:
-        raise ValueError("it has aliases (*name), which are not taken here: write out what they stand for")
-    return read_pod(text)
+        for part in filter(str.strip, _DOCUMENT_START.split(text)):
+            _look_at(part, aliases=aliases)
+            found += _listed(msgspec.to_builtins(msgspec.yaml.decode(part), str_keys=True))
+    except (yaml.YAMLError, msgspec.DecodeError, RecursionError, TypeError) as error:  # TypeError: no key of JSON
+        raise ValueError(f"it is no YAML of Kubernetes: {' '.join(str(error).split())}") from None
+    return [each for each in found if each]
 
 
-def _documents(text: str | bytes) -> list[Any]:
-    whole = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    try:
-        found = [msgspec.yaml.decode(part) for part in f"\n{whole}".split("\n---") if part.strip()]
-        return [each for part in found for each in _listed(msgspec.to_builtins(part, str_keys=True))]
-    except (msgspec.DecodeError, RecursionError, TypeError) as error:  # the last: a key that JSON cannot have
-        raise ValueError(f"it is no YAML of Kubernetes: {error}") from None
+def _look_at(part: str, *, aliases: bool) -> None:
+    """Refuse a document that must not be made objects of: libyaml recurses, and one of thirty thousand levels would
+    end the process."""
+    depth = 0
+    for event in yaml.parse(part, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        if isinstance(event, yaml.AliasEvent) and not aliases:
+            raise ValueError("it has aliases (*name), which are not taken here: write out what they stand for")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
 
 
 def _listed(document: Any) -> list[Any]:

@@ -484,14 +484,18 @@ def test_only_the_best_are_told_of(served: Served) -> None:
         (b"kind: Pod", "the Pod has no spec"),
         (b"kind: Pod\nspec: [", "it is no YAML"),
         (b"\xff", "it is no YAML"),
-        (b"[" * 3000, "it is no YAML"),
+        (b"[" * 3000, "it is nested more than 100 levels deep"),
+        (b"[" * 30_000 + b"]" * 30_000, "it is nested more than 100 levels deep"),
+        (b"a\n---" + b"[" * 30_000 + b"]" * 30_000, "there is no pod in it: str"),
+        (b"a\n--- " + b"[" * 30_000 + b"]" * 30_000, "it is nested more than 100 levels deep"),
+        (30_000 * b"- ", "it is nested more than 100 levels deep"),
         (b"kind: Pod\nspec: {containers: 7}", "containers"),
         (b"kind: Pod\nspec: {containers: [{resources: {requests: {cpu: lots}}}]}", "lots"),
         (b"a: &a [1]\nb: *a\nkind: Pod", "aliases"),
     ],
 )
 def test_what_is_no_pod_is_told(served: Served, text: bytes, says: str) -> None:
-    """400, and what would be one."""
+    """400, and what would be one; and however deep it is nested, the process goes on."""
     answer = served.post("score", text)
     assert (400, "bad_request") == (answer.status, answer.error["code"])
     assert says in answer.error["message"]

@@ -232,7 +232,7 @@ def test_all_that_is_wrong_with_arguments_is_told_at_once() -> None:
         "defaultRequestsMultiplier: must be a number like \"1.5\", 0 to 1000 (given: 'much')",
     )
     aggregated = {"aggregated": {"usageAggregationType": "p42"}}
-    with pytest.raises(ArgumentsError, match="'p42'.*; known are avg, p50, p90, p95, p99 "):
+    with pytest.raises(ArgumentsError, match=r"'p42'.*; known are avg, p50, p90, p95, p99 "):
         read_arguments("LoadAwareScheduling", factory_of("LoadAwareScheduling").arguments, aggregated)
 
 
