@@ -22,6 +22,8 @@ MOST_HELD = 0.05
 """The part of its usage that is taken from a pod in a round, at most."""
 GRAIN = 1 << 16
 """Bytes: the largest page that Linux has for a limit; a multiple of it is kept by every kernel as it was written."""
+SLACK = 0.01
+"""How far above memory.high, as a part of it, a pod is that keeps to it: each CPU has some pages charged in advance."""
 _MILLI = 1_000.0
 
 
@@ -53,13 +55,13 @@ def held_back(pod: PodState, knobs: PodKnobs, metric: str, gap: float) -> Planne
         return Planned(problem=UNKNOWN_MEMORY, unknown=True)
     if knobs.memory_high is None:
         return Planned(problem="its control group has no memory.high, which is of version 2")
-    if knobs.memory_high <= pod.memory:
-        return Planned(problem="its memory.high is below its usage already, and the kernel finds no more to take")
     wanted = pod.memory - min(gap, MOST_HELD * pod.memory)
     least = -(-(pod.memory_request or 1) // GRAIN) * GRAIN
     after = max(int(wanted) // GRAIN * GRAIN, least)
     if after >= pod.memory:
         return Planned(problem="it uses no more than its request")
+    if pod.memory > (1.0 + SLACK) * knobs.memory_high or after >= knobs.memory_high:
+        return Planned(problem="its memory.high is below its usage already, and the kernel finds no more to take")
     released = {MEMORY: float(pod.memory - after)}
     step = KnobStep(
         pod.key,

@@ -186,7 +186,7 @@ class Agent:
         if self._looked is not None:
             jump = now - self._looked[0] - (monotonic - self._looked[1])
             if abs(jump) > JUMP_S:
-                log.warning("the clock of this machine was set by %+.0f s; what is waited for goes along", jump)
+                log.warning("the clock was set by %+.0f s, or the machine slept; what is waited for goes along", jump)
                 self._ledger, self._memory = later(self._ledger, jump), self._memory.later(jump)
         self._looked = now, monotonic
 

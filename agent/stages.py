@@ -97,8 +97,8 @@ class Stages:
         marks = {name: values for name, values in demand.evict.items() if name not in names}
         evicted = self._stage(_Task("evict", marks, demand.evicted, {}), demand.missed)
         restored = self._stage(_Task("restore", demand.up, demand.restored, demand.ceilings), demand.missed)
-        loosened = self._loosen(_Task("restore", demand.loosen, demand.loosened, {}))
-        return (*throttled, *reclaimed, *held, *waiting, *evicted, *restored, *loosened)
+        loose = self._loosen(_Task("restore", demand.loosen, demand.loosened, {}))
+        return (*throttled, *reclaimed, *held, *waiting, *evicted, *restored, *loose)
 
     def _reclaim(self, task: _Task) -> tuple[Stage, ...]:
         """Page cache of the pods that may, of memory alone. What that releases shows only afterwards: it closes no gap,

@@ -233,7 +233,7 @@ class Executor:
     def _look_back(self, state: State) -> tuple[Deed, ...]:
         audit = self._means.audit
         seen = {each.id: Quota(each.quota, each.period) for pod in state.pods for each in pod.containers}
-        self._means.quotas.forget_ended(seen.keys() | {pod.uid for pod in state.pods})
+        self._means.quotas.forget_ended(seen.keys() | {pod.uid for pod in state.pods if pod.containers})
         self._means.quotas.let_go(seen)
         waiting = audit.unmeasured(since=state.time - MEASURED_FOR_S, before=state.time)
         effects = [(deed, released) for deed in waiting if (released := measured(deed, state)) is not None]

@@ -315,3 +315,43 @@ def test_whom_no_rule_holds_back_any_more_gets_everything_back_at_once():
         for name in "ab"
         for knob, after in ((CPU_WEIGHT, 50), (MEMORY_HIGH, 200 * MIB))
     ] == steps
+
+
+# --- over many cycles ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reclaimable", [True, False], ids=["what is over the limit goes", "nothing goes"])
+def test_fifty_cycles_settle_just_under_the_watermark_or_give_up(reclaimable: bool):
+    """Pods that want more than there is, between a watermark of 1000 MiB and 900 MiB that restore: they are held back
+    once, and no more than is needed; in vain, each is tried once and then left alone."""
+    rule = Rule("memory", "high", MEMORY, 1000.0 * MIB, "hold", restore_watermark=900.0 * MIB)
+    policies = Policies((rule,), {"hold": HOLD}, (EVERYBODY,))
+    wants = {f"p{number}": (110 - number) * MIB for number in range(10)}  # 1055 MiB
+    highs = dict.fromkeys(wants, UNLIMITED)
+    memory, ledger, steps = Memory(), Ledger(), list[KnobStep]()
+    used = 0.0
+    for cycle in range(50):
+        now = NOW + 10.0 * cycle
+        uses = {name: int(min(want, highs[name])) if reclaimable else want for name, want in wants.items()}
+        used = float(sum(uses.values()))
+        pods = [pod(name, memory=uses[name]) for name in wants]
+        lowered = {
+            f"uid-{name}": PodKnobs(memory_high=high, original_high=None if high == UNLIMITED else UNLIMITED)
+            for name, high in highs.items()
+        }
+        seen = state(pods, now, **{MEMORY: used})
+        ledger = settled(ledger, seen, EXACT)
+        found = analyze(seen, policies, memory, knobs=lowered)
+        memory = found.memory
+        made = plan(found, Given(seen, Metrics(), EXACT, ledger=ledger, knobs=lowered))
+        ledger = booked(ledger, made.steps, now, EXACT)
+        for step in made.steps:
+            if isinstance(step, KnobStep):
+                steps.append(step)
+                highs[step.pod.partition("/")[2]] = UNLIMITED if step.after is None else float(step.after)
+    assert {"hold"} == {step.kind for step in steps}
+    if reclaimable:
+        assert 1000.0 * MIB - GRAIN < used <= 1000.0 * MIB
+        assert len(steps) == 11  # a twentieth of all is not enough: the first pod gives a little more
+    else:
+        assert [step.pod for step in steps] == [f"default/{name}" for name in wants]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,15 @@ def test_a_pod_that_is_gone_is_owed_nothing(node: FakeNode):
     del node.pods[1]
     node.acting(lambda executor: executor.look_back(node.state()))
     assert not node.audit.remembered()
+
+
+def test_a_pod_that_has_finished_is_owed_nothing_although_it_is_still_listed(node: FakeNode):
+    node.run(LOWER, turn(CPU_WEIGHT, 100, 1, number=1))
+    for number in (0, 1):  # the containers of the other one are just being started again
+        node.pods[number] = replace(node.pods[number], containers=())
+    node.cgroups.remove(node.cgroups.pod_path("uid-0"))
+    node.acting(lambda executor: executor.look_back(node.state()))
+    assert {"uid-1/cpu.weight"} == set(node.audit.remembered())
 
 
 def test_a_change_that_was_cut_short_is_put_back_by_the_next_start(node: FakeNode):
