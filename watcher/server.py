@@ -35,7 +35,9 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
 
 from watcher import __version__, directory, handover, providers, review
+from watcher.agent_pages import AgentPages
 from watcher.api import make_app
+from watcher.api.agents import AgentRoutes
 from watcher.api.runner import Runner
 from watcher.api.service import HistoryUnavailable, StoredSeries
 from watcher.collect_policy import SHORTEST_INTERVAL_S, CollectPolicies, CollectPolicy
@@ -70,7 +72,14 @@ log = logging.getLogger(__name__)
 SHUTDOWN_S = 3.0  # for requests that still run
 TICK_STOP_S = 2.0  # for a tick that still runs; its fetch is cancelled
 TICK_JOB = "tick"
-NEED_RESTART = ("cluster", "server", "store", "peers", "metrics")  # tables of the settings that are read once
+NEED_RESTART = (
+    "cluster",
+    "server",
+    "store",
+    "peers",
+    "dashboard",
+    "metrics",
+)  # tables of the settings that are read once
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +215,20 @@ def peers_of(settings: Settings) -> Peers | None:
     return Peers(peers.urls, token=token_of(settings) if settings.server.protect_reads else None, tls=tls)
 
 
+def agent_pages_of(settings: Settings, monotonic: Callable[[], float]) -> AgentPages | None:
+    """Whose pages the dashboard shows, None if nobody's."""
+    named = settings.dashboard
+    if named.agents is None and named.qrm is None:
+        return None
+    return AgentPages(
+        agents=named.agents or (),
+        qrms=named.qrm or (),
+        token_file=str(named.token_file or ""),
+        tls=ssl.create_default_context(cafile=None if named.ca_file is None else str(named.ca_file)),
+        monotonic=monotonic,
+    )
+
+
 def refresh_config(settings: Settings) -> RefreshConfig:
     """What the tick needs, out of the settings."""
     refresh, judge = settings.refresh, settings.review
@@ -332,10 +355,15 @@ class Watcher:
         made = tuple(of_parts.values())
         self._renew = {section: each.renew for section, each in of_parts.items() if each.renew is not None}
         routes = [route for each in made for route in each.routes]
+        agent_pages = agent_pages_of(settings, self._clock.monotonic)
+        if agent_pages is not None:
+            routes += AgentRoutes(agent_pages).routes()
         self.app = make_app(self, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes)
         self._pod_classes = tuple(each.pod_classes for each in made if each.pod_classes is not None)
         self.app.cleanup_ctx.extend([self._with_store, self._with_source, self._with_ticks])
         self.app.cleanup_ctx.extend(life for each in made for life in each.lives)
+        if agent_pages is not None:
+            self.app.cleanup_ctx.append(agent_pages.life)
         self.app.cleanup_ctx.append(self._with_publisher)
         for collector in (collector for each in made for collector in each.collectors):
             self.telemetry.add(collector)

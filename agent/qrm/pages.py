@@ -87,6 +87,7 @@ class Pages:
                 "node": parts.settings.node_name(),
                 "policy": parts.settings.policy,
                 "scope": parts.settings.scope,
+                "machine": self._machine(),
                 "plugins": self._plugins(),
                 "pools": self._pools(),
                 **(parts.rounds.state() if parts.rounds is not None else {}),
@@ -115,6 +116,14 @@ class Pages:
             found.setdefault(name, {"live": server.registered == ""})
             found[name] |= {"builtin": True, "refused": server.registered or "", "state": _machine_state(server)}
         return found
+
+    def _machine(self) -> dict[str, Any]:
+        """CPUs by socket and by NUMA node; nothing where the CPU plug-in is somebody else's."""
+        cpu = self._parts.metrics.cpu
+        if cpu is None:
+            return {}
+        groups = {"sockets": cpu.machine.sockets, "numa": cpu.machine.nodes}
+        return {name: {str(unit): cpuset.text(cpus) for unit, cpus in of.items()} for name, of in groups.items()}
 
     def _pools(self) -> dict[str, Any]:
         cpu = self._parts.metrics.cpu

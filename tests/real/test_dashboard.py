@@ -1,14 +1,20 @@
 """The dashboard in a real browser: what it shows is what the API says, everybody can use it, and faults show."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.agent.qrm.test_process import RESERVED, Qrm, the_seeds_machine
+from tests.agent.test_process import POD, AgentProcess, Machine, agent
+from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.service import FakeService, Live, Protection
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
 from tests.real.browser import Tab, chromium, tab
+from tests.real.parts import free_port
+from tests.service import Service
 from tests.test_demo import Demo, node_with
 from tests.waiting import wait_for
 
@@ -238,6 +244,70 @@ def test_findings_can_be_narrowed(demo: Demo, light: Tab) -> None:
     assert {("out_of_range", node_with(demo, "says at times"))} == {(row[0], row[1]) for row in rows}
     light.page.get_by_label("Node contains").fill("nobody")
     assert [["nothing was found"]] == light.cells("Findings")
+
+
+# --- agents and QoS Resource Managers --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A service that shows a real agent and a real QoS Resource Manager."""
+
+    service: Service
+    agent: AgentProcess
+    qrm: Qrm
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    """An agent that would throttle a pod, and a manager with the pods of the seed's second example, both dry."""
+    directory = tmp_path_factory.mktemp("shown")
+    machine = Machine(directory)
+    with machine.running(), FakeKubelet([POD]) as kubelet, agent(machine, kubelet) as an_agent, the_seeds_machine() as world:
+        for number, (role, cpu) in enumerate([("storage-service", "20"), ("reranker", "10")], start=1):
+            world.pod(f"default/pod{number}", f"{number}" * 8, role, cpu=cpu, memory="20Gi")
+        with world.run(RESERVED, mode="dry-run") as qrm:
+            named = f'[dashboard]\nagents = ["{an_agent.url}"]\nqrm = ["{qrm.url}"]\n'
+            with Service(directory / "service", config=named) as service:
+                yield Shown(service, an_agent, qrm)
+
+
+def test_an_agent_s_plan_and_audit(shown: Shown, light: Tab) -> None:
+    """The sentences of the last cycle, its rules, and that nothing was done."""
+    wait_for(lambda: "TRIGGERED" in shown.agent.get("/explain").text.upper(), what="a rule to hold")
+    light.open(f"{shown.service.url}/#/agents/{shown.agent.url.removeprefix('http://')}", shows="The plan, in words")
+    light.wait_for("preview")
+    rules = light.cells("Rules")
+    assert [["cpu.high", "cpu_total_usage", "1500"]] == [[row[0], row[2], row[4]] for row in rules]
+    assert [["nothing was done"]] == light.cells("Audit")
+    assert [] == light.unfit()
+    assert [] == light.wrong
+
+
+def test_a_manager_s_cpus_by_socket(shown: Shown, browser: Any) -> None:
+    """Each CPU of the machine with who has it, as the manager says; in the dark too."""
+    state = wait_for(lambda: [found for found in [shown.qrm.state()] if len(found["pods"]) == 2], what="two pods")[0]
+    with tab(browser, dark=True) as opened:
+        name = shown.qrm.url.removeprefix("http://")
+        opened.open(f"{shown.service.url}/#/agents/{name}", shows="NUMA node 0")
+        assert 80 == opened.page.locator(".cpus .cpu").count()
+        for pod in state["pods"]:
+            cpus = pod["containers"]["container0"]["cpu"]["allocation_result"]
+            first = cpus.partition("-")[0].partition(",")[0]
+            assert opened.page.locator(f".cpus .cpu[title^='CPU {first}: {pod['pod']}']").count() == 1
+        rows = opened.cells("Pods of the manager")
+        assert {(pod["pod"], pod["role"]) for pod in state["pods"]} == {(row[0], row[1]) for row in rows}
+        assert [] == opened.unfit()
+        assert [] == opened.wrong
+
+
+def test_an_agent_that_is_gone_is_told(shown: Shown, light: Tab) -> None:
+    """In the place of its plan; the service itself is well."""
+    config = f'[dashboard]\nagents = ["http://127.0.0.1:{free_port()}"]\n'
+    with Service(shown.service.directory / "alone", config=config) as service:
+        light.open(f"{service.url}/#/agents", shows="no answer from 127.0.0.1")
+        light.wait_for("is it running")
+        assert [] == light.errors()
 
 
 # --- over a service that is as a test says ---------------------------------------------------------------------------

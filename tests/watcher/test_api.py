@@ -723,8 +723,8 @@ def test_the_overview_has_the_state_and_who_is_left_out():
     assert ("partial_outage", ["bad"]) == (body["status"], body["quarantined"])
     assert [{"name": "gone", "sampled": END - 300.0}] == body["lost"]
     assert ["5m", "10m", "15m"] == body["windows"]
-    assert ("15m", 60.0, 300.0, False) == tuple(
-        body[key] for key in ("default_window", "interval_s", "max_staleness_s", "scheduler")
+    assert ("15m", 60.0, 300.0, False, False) == tuple(
+        body[key] for key in ("default_window", "interval_s", "max_staleness_s", "scheduler", "agents")
     )
 
 

@@ -85,7 +85,9 @@ async def _file(
     return constant(request, found)
 
 
-def overview(service: Service, ready: ReadyDocument, error: ErrorDetail | None, *, scheduler: bool) -> OverviewDocument:
+def overview(
+    service: Service, ready: ReadyDocument, error: ErrorDetail | None, *, scheduler: bool, agents: bool
+) -> OverviewDocument:
     """The state of the service in one document that is always there: what /readyz says, and which nodes are left out
     of the list, and why."""
     published = service.published
@@ -105,4 +107,5 @@ def overview(service: Service, ready: ReadyDocument, error: ErrorDetail | None, 
         quarantined=[] if snapshot is None else sorted(snapshot.quarantined),
         lost=[LostNode(name, lost[name]) for name in sorted(lost)],
         scheduler=scheduler,
+        agents=agents,
     )

@@ -86,6 +86,7 @@ KEPT_BYTES = 64 << 20  # of encoded columns
 DEFAULT_STEP_S = 60
 HOUR_S = 3600
 SCHEDULER = "/scheduler/plugins"
+AGENTS = "/api/v1/agents"
 _WATCHER = operations.WATCHER.query_names
 _WATCHER_HOST = operations.WATCHER_HOST.query_names
 _COLUMNS = operations.COLUMNS.query_names
@@ -152,7 +153,7 @@ def make_app(
     workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="api")
     api = Api(service, telemetry=telemetry, workers=workers, private=settings.protect_reads)
     table = [dashboard.page_route(), *api.routes(), *routes]
-    api.scheduler = any(route.path == SCHEDULER for route in table)
+    api.paths = frozenset(route.path for route in table)
     protected = settings.protect_reads
     described = openapi.document([*table, _describing(api.overview)], version=version, protected=protected)
     body = Constant.of(msgspec.json.encode(described), JSON)
@@ -183,8 +184,8 @@ class Api:
         self._pods_kept = ("", Kept(KEPT_BYTES))  # bodies of what is published under that tag
         self._reported: Reported | None = None
         self._reports = 0
-        self.scheduler = False
-        """Whether the routes of others have scheduling plug-ins among them."""
+        self.paths: frozenset[str] = frozenset()
+        """All that are served, those of others too."""
 
     # --- the load of nodes -------------------------------------------------------------------------------------------
 
@@ -541,7 +542,8 @@ class Api:
             state.status = "ready"
         except ApiError as error:
             problem = error.detail
-        return json_response(dashboard.overview(self._service, state, problem, scheduler=self.scheduler))
+        there = {"scheduler": SCHEDULER in self.paths, "agents": AGENTS in self.paths}
+        return json_response(dashboard.overview(self._service, state, problem, **there))
 
     async def constant(self, request: web.Request, captured: Sequence[str], *, body: Constant) -> web.Response:
         """A body that does not change."""

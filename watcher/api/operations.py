@@ -88,7 +88,7 @@ class LostNode(msgspec.Struct):
 class OverviewDocument(msgspec.Struct):
     """Body of /api/v1/overview. `status` is ready, or the code of the `error` that /readyz answers; `quarantined` are
     nodes whose metrics are left out because they cannot be right; `scheduler` says whether there are scheduling
-    plug-ins."""
+    plug-ins, `agents` whether there are agents to be looked at."""
 
     version: str
     time: float
@@ -103,6 +103,7 @@ class OverviewDocument(msgspec.Struct):
     quarantined: list[str]
     lost: list[LostNode]
     scheduler: bool
+    agents: bool
 
 
 MSGPACK = "application/msgpack"

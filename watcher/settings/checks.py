@@ -334,7 +334,7 @@ def _koordinator(settings: Settings) -> Iterator[Conflict]:
 def _files(settings: Settings) -> Iterator[Conflict]:
     """Files that do not exist, may not be read, or hold nothing; provider.kubeconfig only for the one that reads it,
     since KUBE_CONFIG may be there for other programs."""
-    for table in ("server", "provider", "kubernetes", "peers", "store"):
+    for table in ("server", "provider", "kubernetes", "peers", "dashboard", "store"):
         for each in settings_fields(type(getattr(settings, table))):
             key, path = f"{table}.{each.name}", getattr(getattr(settings, table), each.name)
             used = settings.provider.name == "metrics-server" and settings.kubernetes.kubeconfig is None

@@ -805,6 +805,46 @@ class AgentsSettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
+class DashboardSettings(Table):
+    """What the dashboard shows beside the service itself: pages of node agents and QoS Resource Managers, asked for by
+    the service and only to be looked at (docs/dashboard.md)."""
+
+    agents: tuple[str, ...] | None = field(
+        default=None,
+        metadata=about(
+            values.several(_PEER, called='addresses, like ["http://load-watcher-agent:2021"]'),
+            "Agents whose plan and audit are shown. A name stands for all of its addresses, as that of a headless "
+            "Service does, whose selector says by which label pods are found.",
+            example='["http://load-watcher-agent:2021"]',
+        ),
+    )
+    qrm: tuple[str, ...] | None = field(
+        default=None,
+        metadata=about(
+            values.several(_PEER, called='addresses, like ["http://load-watcher-qrm:2022"]'),
+            "QoS Resource Managers whose pools and CPUs are shown, likewise.",
+            example='["http://load-watcher-qrm:2022"]',
+        ),
+    )
+    token_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "A file with the token that they want (agent.token_file, qrm.token_file), read anew each time.",
+            example='"/run/secrets/load-watcher/agent-token"',
+        ),
+    )
+    ca_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "Authorities (PEM) that may have signed their certificates. Not set: those of the system.",
+            example='"/etc/load-watcher/tls/ca.crt"',
+        ),
+    )
+
+
+@dataclass(frozen=True, repr=False)
 class MetricsSettings(Table):
     """What /metrics shows of the nodes. Each type, operator and window multiplies the series that Prometheus stores."""
 
@@ -905,6 +945,7 @@ TABLES: Mapping[str, type[Table]] = {
     "store": StoreSettings,
     "peers": PeersSettings,
     "agents": AgentsSettings,
+    "dashboard": DashboardSettings,
     "metrics": MetricsSettings,
     "koordinator": KoordinatorSettings,
     "log": LogSettings,
@@ -931,6 +972,7 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     peers: PeersSettings = field(default_factory=PeersSettings)
     agents: AgentsSettings = field(default_factory=AgentsSettings)
+    dashboard: DashboardSettings = field(default_factory=DashboardSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     koordinator: KoordinatorSettings = field(default_factory=KoordinatorSettings)
     log: LogSettings = field(default_factory=LogSettings)

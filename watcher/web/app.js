@@ -20,6 +20,7 @@ const VIEWS = {
   risk: { label: "Risk", load: async () => (await import("./risk.js")).riskView },
   score: { label: "Score", load: async () => (await import("./score.js")).scoreView },
   findings: { label: "Findings", load: async () => (await import("./findings.js")).findingsView },
+  agents: { label: "Agents", wanted: (overview) => overview?.agents, load: async () => (await import("./agents.js")).agentsView },
   node: { load: async () => (await import("./node.js")).nodeView },
 };
 
@@ -88,9 +89,11 @@ async function show(name, next) {
 }
 
 function navigation() {
-  byId("views").replaceChildren(...Object.entries(VIEWS).filter(([, each]) => each.label).map(([name, { label }]) =>
-    el("a", { href: `#/${name}` }, label)));
-  byId("views").querySelectorAll("a").forEach((link, i) => { link.dataset.view = Object.keys(VIEWS)[i]; });
+  byId("views").replaceChildren(...Object.entries(VIEWS).filter(([, each]) => each.label).map(([name, { label, wanted }]) => {
+    const link = el("a", { href: `#/${name}`, hidden: Boolean(wanted) }, label);
+    link.dataset.view = name;
+    return link;
+  }));
 }
 
 // --- asking ------------------------------------------------------------------------------------------------------
@@ -179,10 +182,16 @@ function showState() {
   byId("state").className = kind;
   const simulated = SIMULATED[overview?.snapshot?.source] ?? "";
   setBanner("simulated", simulated);
-  const error = why ?? overview?.error ?? columnsError;
+  const passing = !why && overview?.status === "warming_up";
+  const error = passing ? { message: overview.error.hint } : why ?? overview?.error ?? columnsError;
+  byId("trouble").classList.toggle("passing", passing);
   setBanner("trouble", error && error.status !== 401 ? [error.message, error.hint].filter(Boolean).join(" – ")
     : overview?.provider.ok === false ? `the provider does not answer: ${overview.provider.reason}` : "");
   byId("main").classList.toggle("old", Boolean((!answered && overview) || (columnsError && columns)));
+  for (const link of byId("views").querySelectorAll("a")) {
+    const { wanted } = VIEWS[link.dataset.view];
+    link.hidden = Boolean(wanted) && !wanted(overview);
+  }
   byId("version").textContent = overview ? `load-watcher ${overview.version}` : "";
   showAge();
 }

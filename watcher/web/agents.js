@@ -1,0 +1,133 @@
+// What agents and QoS Resource Managers of nodes say of themselves: asked for by the service, only to be looked at.
+
+import { ApiError, ask } from "./api.js";
+import { el, numbers, select, table, told } from "./dom.js";
+import { bytes, clock, count, plain, seconds } from "./format.js";
+import { cpusOf, socketsOf } from "./cpus.js";
+
+const MOST = 100;
+
+export function agentsView(app) {
+  const tools = el("div.tools"), place = el("div.stack");
+  const root = el("div.stack", {}, tools, place);
+  let agents = null, built = "";
+
+  const chosen = () => agents?.find((each) => each.name === app.argument) ?? agents?.[0];
+
+  function update() {
+    if (app.state.overview && !app.state.overview.agents) {
+      root.replaceChildren(told("No agents are configured.", "[dashboard] agents and qrm in the settings name them: docs/dashboard.md."));
+    }
+  }
+
+  function build() {
+    const now = JSON.stringify(agents);
+    if (built === now) return;
+    built = now;
+    tools.replaceChildren(agents.length
+      ? select("Shown", agents.map(({ name, kind }) => [name, `${kind === "qrm" ? "QoS Resource Manager" : "agent"} at ${name}`]), chosen().name,
+        (name) => { location.hash = `#/agents/${encodeURIComponent(name)}`; })
+      : told("The names of [dashboard] have no address now.", "Are there pods behind that Service, and are they ready?"));
+  }
+
+  async function page(name) {
+    return (await ask(`api/v1/agents/${encodeURIComponent(chosen().name)}/${name}`)).body;
+  }
+
+  return {
+    title: "Agents", root, update,
+    async refresh() {
+      if (!app.state.overview?.agents) return;
+      agents = (await ask("api/v1/agents")).body.agents;
+      build();
+      if (!chosen()) return;
+      try {
+        place.replaceChildren(...(chosen().kind === "qrm" ? qrm(await page("state"), await page("decisions")) : agent(await page("plan"), await page("audit"))));
+      } catch (error) {
+        if (!(error instanceof ApiError) || !error.status) throw error;
+        place.replaceChildren(told(error.message, error.hint));
+      }
+    },
+  };
+}
+
+// --- an agent ----------------------------------------------------------------------------------------------------
+
+function agent(plan, audit) {
+  const stance = plan.stance ?? "not known";
+  return [
+    numbers([
+      ["Node", plan.node], ["Stance", [stance, plan.why]], ["Cycle", [String(plan.cycle), `${seconds(plan.age_s)} ago`]],
+      ["Pods", [String(plan.pods), count(plan.policies.rules.length, "rule")]],
+    ]),
+    plan.trouble ? el("p.bad", {}, plan.trouble) : null,
+    el("section.card", {}, el("h2", {}, "The plan, in words"), el("ul", {}, plan.sentences.map((each) => el("li", {}, each))),
+      plan.policies.problems.map((each) => el("p.bad", {}, each))),
+    el("section.card", {}, el("h2", {}, "Rules"), rules(plan.plan?.rules ?? [])),
+    ...(plan.plan?.stages ?? []).map(stage),
+    el("section.card", {}, el("h2", {}, "Audit: what was done"), deeds(audit.deeds)),
+    leftAlone(plan.plan?.left_alone ?? {}),
+  ].filter(Boolean);
+}
+
+function rules(found) {
+  return table("Rules", [["Rule"], ["Verdict"], ["Metric"], ["Now", "number"], ["Watermark", "number"], ["Action"]],
+    found.map((rule) => [rule.rule, rule.verdict + (rule.preview ? " (preview)" : ""), rule.metric, plain(rule.sample), plain(rule.watermark), rule.action]),
+    { empty: "there is no rule" });
+}
+
+function stage(each) {
+  const title = `${each.kind} for ${each.metric}`;
+  const rows = each.candidates.slice(0, MOST).map((pod, i) => [pod.pod, String(i + 1), pod.chosen ? "yes" : "no", pod.why || "–",
+    plain(pod.released), plain(pod.keys)]);
+  return el("section.card", {}, el("h2", {}, `Candidates: ${title}`), el("p", {}, each.text),
+    table(`Candidates: ${title}`, [["Pod"], ["Order", "number"], ["Chosen"], ["Why", "long"], ["Releases", "long"], ["Sort keys", "long"]], rows));
+}
+
+function deeds(found) {
+  return table("Audit", [["Time"], ["Kind"], ["Pod", "name"], ["Reason", "long"], ["Before", "long"], ["After", "long"], ["Outcome"]],
+    found.map((deed) => [clock(deed.time), deed.kind, deed.pod || "–", deed.reason, plain(deed.before), plain(deed.after),
+      deed.outcome + (deed.message ? `: ${deed.message}` : "")]), { empty: "nothing was done" });
+}
+
+function leftAlone(pods) {
+  const rows = Object.entries(pods).slice(0, MOST);
+  return rows.length
+    ? el("section.card", {}, el("h2", {}, "Left alone"), table("Left alone", [["Pod"], ["Why", "long"]], rows)) : null;
+}
+
+// --- a QoS Resource Manager --------------------------------------------------------------------------------------
+
+function qrm(state, decisions) {
+  const round = state.last_reconcile;
+  const pods = state.pods ?? [], owners = cpusOf(state);
+  return [
+    numbers([
+      ["Node", state.node], ["Mode", [state.mode, `${state.policy}, scope ${state.scope}`]],
+      ["Pods", [String(pods.length), `${count((state.inadmissible ?? []).length, "inadmissible", "inadmissible")}`]],
+      ["Last round", round ? [clock(round.time), round.trouble || `${round.applied.length} applied`] : "–"],
+    ]),
+    el("section.card", {}, el("h2", {}, "CPUs"), socketsOf(state, owners)),
+    el("section.card", {}, el("h2", {}, "Pods"), table("Pods of the manager", [["Pod"], ["Role"], ["Container"], ["CPUs"], ["Memory"], ["State", "long"]],
+      pods.flatMap((pod) => Object.entries(pod.containers).map(([name, given]) => [pod.pod, pod.role || "none", name,
+        given.cpu?.allocation_result || "–", given.memory ? bytes(given.memory.allocated_quantity) : "–", pod.admitted ? "admitted" : pod.reason])))),
+    (state.inadmissible ?? []).length ? el("section.card", {}, el("h2", {}, "Inadmissible"), table("Inadmissible", [["Pod"], ["Reason"], ["Message", "long"]],
+      state.inadmissible.map((each) => [each.pod, each.reason, each.message]))) : null,
+    el("section.card", {}, el("h2", {}, "Plug-ins"), table("Plug-ins", [["Resource"], ["Live"], ["Whose"], ["Refused", "long"]],
+      Object.entries(state.plugins).map(([name, each]) => [name, each.live ? "yes" : "no", each.builtin ? "built in" : "another's", each.refused || "–"]))),
+    el("section.card", {}, el("h2", {}, "Last decisions"), last(decisions)),
+  ].filter(Boolean);
+}
+
+function last({ admissions, resize }) {
+  return el("div.stack", {}, resize ? el("dl.steps", {}, Object.entries(resize).map(([name, value]) =>
+    [el("dt", {}, name), el("dd", {}, name === "time" ? clock(value) : plain(value))]).flat()) : el("p.quiet", {}, "Load resizes no pool here."),
+  table("Admissions", [["Pod"], ["Admitted"], ["Placed", "long"], ["Why not", "long"]], admissions.slice(0, MOST).map((each) =>
+    [each.pod, plain(each.admitted), placed(each.containers ?? {}), each.message || each.reason || "–"]), { empty: "none yet" }));
+}
+
+/** On which NUMA nodes each resource of each container was decided to be. */
+function placed(containers) {
+  return Object.entries(containers).flatMap(([name, resources]) => Object.entries(resources).map(([resource, { decided }]) =>
+    (decided?.nodes ? `${name}: ${resource} on NUMA ${decided.nodes.join(", ")}` : `${name}: ${resource} anywhere`))).join("; ") || "–";
+}
