@@ -28,6 +28,7 @@ DOCUMENT = HERE.parent / "docs" / "performance.md"
 QUICK = {
     "agent": "--pods 5 10",
     "kube": "--pods 100",
+    "dashboard": "--nodes 50 --rounds 1",
     "engines": "--nodes 20",
     "pods": "--pods 50 100 --rounds 1",
     "provider": "--nodes 20",

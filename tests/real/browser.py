@@ -59,7 +59,11 @@ class Tab:
         """What of the page as it is now cannot be used by everybody, by axe's rules of WCAG 2.2 AA and its advice."""
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate((find_node_package("axe-core") / "axe.min.js").read_text() + "; undefined")
+        # A page that is hidden asks for nothing, so that it stands still meanwhile.
+        self.page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
+        self.page.wait_for_load_state("networkidle")
         found = self.page.evaluate("axe.run().then((result) => result.violations)")
+        self.page.evaluate("delete document.hidden")
         return [f"{each['id']}: {[node['html'] for node in each['nodes']]}" for each in found]
 
     def errors(self) -> list[str]:

@@ -1,7 +1,10 @@
 """The dashboard in a real browser: what it shows is what the API says, everybody can use it, and faults show."""
 
+import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,8 @@ from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.service import FakeService, Live, Protection
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
 from tests.real.browser import Tab, chromium, tab
-from tests.real.parts import free_port
+from tests.real.fleet import make_fleet, recording_rule_series
+from tests.real.parts import Prometheus, free_port
 from tests.service import Service
 from tests.test_demo import Demo, node_with
 from tests.waiting import wait_for
@@ -76,38 +80,6 @@ def test_the_fleet_is_what_the_api_says(demo: Demo, light: Tab) -> None:
 
     wait_for(agree, what="the table to say what the API says")
     assert not light.wrong
-
-
-def test_nodes_in_quarantine_are_there_and_say_so(demo: Demo, light: Tab) -> None:
-    """They are in no list of the API; a silent node says for how long."""
-    frozen = node_with(demo, "has an exporter that freezes")
-    light.open(f"{demo.url}/#/fleet?as=table", shows=frozen)
-
-    def told() -> bool:
-        light.ask_now()
-        states = {row[0]: row[1] for row in light.cells("Nodes")}
-        overview = demo.get("/api/v1/overview").json()
-        return states[frozen] == ("quarantined" if frozen in overview["quarantined"] else "fresh")
-
-    wait_for(told, what=f"the state of {frozen}")
-    assert len(light.cells("Nodes")) == 24
-
-
-def test_the_cells_can_be_walked_through_and_read_aloud(demo: Demo, light: Tab) -> None:
-    """Arrow keys go from node to node, the active one is told to screen readers, and Enter opens it."""
-    light.open(f"{demo.url}/#/fleet?sort=name", shows="24")
-    cells = light.page.get_by_role("listbox", name="Nodes as cells")
-    cells.focus()
-    active = cells.get_by_role("option")
-    names = sorted(demo.get("/scheduler/default/nodes").json()["nodes"])
-    assert active.inner_text().startswith(f"{names[0]}, ")
-    light.press("ArrowRight", "ArrowRight", "ArrowLeft")
-    assert active.inner_text().startswith(f"{names[1]}, ")
-    assert ("24", "2") == tuple(active.get_attribute(name) for name in ("aria-setsize", "aria-posinset"))
-    light.press("End")
-    assert active.inner_text().startswith(f"{names[-1]}, ")
-    light.press("Enter")
-    light.page.wait_for_url(f"**/#/node/{names[-1]}")
 
 
 VIEWS = {
@@ -217,9 +189,13 @@ def test_a_node_has_its_history_pods_and_findings(demo: Demo, light: Tab) -> Non
     expected = {f"{space}/{pod}" for space, pod in pods_of(demo, wrong)}
     assert len(light.cells("Pods of this node")) > 0
     wait_for(lambda: {row[0] for row in light.cells("Pods of this node")} & expected, what=f"the pods of {wrong}")
-    assert ["5m: last", "10m: last", "15m: last"] == [
-        text.rpartition(" ")[0].rpartition(" ")[0] for text in history_of(light, "CPU, mean").split(", ")
-    ]
+    said = re.compile(r"5m: last \d+\.\d %, 10m: last \d+\.\d %, 15m: last \d+\.\d %")
+
+    def drawn() -> bool:
+        light.ask_now()
+        return said.fullmatch(history_of(light, "CPU, mean")) is not None
+
+    wait_for(drawn, what="a minute of it to be stored, and drawn")
     assert 4 == light.page.locator(".uplot canvas").count()
     assert light.page.get_by_text("Scores now, and why").is_visible()
     assert [] == light.wrong
@@ -269,6 +245,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         with world.run(RESERVED, mode="dry-run") as qrm:
             named = f'[dashboard]\nagents = ["{an_agent.url}"]\nqrm = ["{qrm.url}"]\n'
             with Service(directory / "service", config=named) as service:
+                service.wait_for_status(200)
                 yield Shown(service, an_agent, qrm)
 
 
@@ -310,7 +287,60 @@ def test_an_agent_that_is_gone_is_told(shown: Shown, light: Tab) -> None:
         assert [] == light.errors()
 
 
+# --- over a real Prometheus ------------------------------------------------------------------------------------------
+
+
+def test_over_a_real_prometheus(tmp_path: Path, light: Tab) -> None:
+    """Each node with what /watcher says of it; nothing is called simulated, and the source is named."""
+    fleet = make_fleet([f"node-{number}" for number in range(1, 6)], start=time.time() - 960, end=time.time() - 7)
+    with Prometheus(tmp_path / "prometheus") as prometheus:
+        prometheus.write(recording_rule_series(fleet))
+        config = f'[provider]\nname = "prometheus"\naddress = "{prometheus.url}"\n[refresh]\ninterval = "10m"\n'
+        with Service(tmp_path / "service", config=config + 'max_staleness = "1h"\n') as service:
+            service.wait_for_status(200, "/readyz")
+            light.open(f"{service.url}/#/fleet?as=table&sort=name", shows="Prometheus · newest sample")
+            nodes = service.get("/watcher?type=CPU").json()["data"]["NodeMetricsMap"]
+            expected = {
+                name: [percent(each["value"]) for each in node["metrics"] if each["operator"] in ("AVG", "STD")]
+                for name, node in nodes.items()
+            }
+            assert set(fleet.nodes) == set(expected)
+            wait_for(lambda: {row[0]: row[2:4] for row in light.cells("Nodes")} == expected, what="all in the table")
+            assert light.page.locator("#simulated").is_hidden()
+            light.open(f"{service.url}/#/findings", shows="instance:node_cpu:ratio")
+            assert [] == light.wrong
+
+
 # --- over a service that is as a test says ---------------------------------------------------------------------------
+
+
+def test_nodes_that_are_not_fresh_say_so(light: Tab) -> None:
+    """Those in quarantine are in no list of the API; a silent node says for how long."""
+    fleet = publish(snapshot_of(small_fleet(), ages={"node-2": 120.0}, quarantined=["stuck"]))
+    with Live(FakeService(published=fleet)) as live:
+        light.open(f"{url(live)}#/fleet?as=table&sort=name", shows="1 silent, 1 quarantined")
+        states = [row[:2] for row in light.cells("Nodes")]
+        assert [["node-1", "fresh"], ["node-2", "silent for 2 min"], ["node-3", "fresh"]] == states[:3]
+        assert [["stuck", "quarantined"]] == states[3:]
+        light.page.get_by_label("Show").select_option("silent")
+        assert ["node-2"] == [row[0] for row in light.cells("Nodes")]
+
+
+def test_the_cells_can_be_walked_through_and_read_aloud(light: Tab) -> None:
+    """Arrow keys go from node to node, the active one is told to screen readers, and Enter opens it."""
+    with Live() as live:
+        light.open(f"{url(live)}#/fleet?sort=name", shows="all fresh")
+        cells = light.page.get_by_role("listbox", name="Nodes as cells")
+        cells.focus()
+        active = cells.get_by_role("option")
+        assert active.inner_text().startswith("node-1, CPU 26.0 % ± 1.0 % (15m), Memory 40.0 %")
+        light.press("ArrowRight", "ArrowRight", "ArrowLeft")
+        assert active.inner_text().startswith("node-2, ")
+        assert ("3", "2") == tuple(active.get_attribute(name) for name in ("aria-setsize", "aria-posinset"))
+        light.press("End")
+        assert active.inner_text().startswith("node-3, ")
+        light.press("Enter")
+        light.page.wait_for_url("**/#/node/node-3")
 
 
 def test_five_thousand_nodes(browser: Any) -> None:

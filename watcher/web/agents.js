@@ -1,7 +1,7 @@
 // What agents and QoS Resource Managers of nodes say of themselves: asked for by the service, only to be looked at.
 
 import { ApiError, ask } from "./api.js";
-import { el, numbers, select, table, told } from "./dom.js";
+import { el, numbers, renew, select, table, told } from "./dom.js";
 import { bytes, clock, count, plain, seconds } from "./format.js";
 import { cpusOf, socketsOf } from "./cpus.js";
 
@@ -42,7 +42,7 @@ export function agentsView(app) {
       build();
       if (!chosen()) return;
       try {
-        place.replaceChildren(...(chosen().kind === "qrm" ? qrm(await page("state"), await page("decisions")) : agent(await page("plan"), await page("audit"))));
+        renew(place, ...(chosen().kind === "qrm" ? qrm(await page("state"), await page("decisions")) : agent(await page("plan"), await page("audit"))));
       } catch (error) {
         if (!(error instanceof ApiError) || !error.status) throw error;
         place.replaceChildren(told(error.message, error.hint));

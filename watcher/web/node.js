@@ -1,7 +1,7 @@
 // One node: what it did, what was found, which pods it has, and how it would be scored now.
 
 import { ApiError, ask, post } from "./api.js";
-import { choice, el, numbers, table, told } from "./dom.js";
+import { choice, el, numbers, renew, table, told } from "./dom.js";
 import { bytes, clock, cores, count, percent, plain, seconds } from "./format.js";
 import { STATES } from "./load.js";
 import { pasted } from "./manifest.js";
@@ -112,7 +112,7 @@ export function nodeView(app) {
 async function into(place, make) {
   try {
     const made = await make();
-    if (made) place.replaceChildren(made);
+    if (made) renew(place, made);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     if (error.status) place.replaceChildren(el("p", {}, error.message), el("p.quiet", {}, error.hint));
@@ -137,6 +137,7 @@ class Pictures {
   constructor(place) {
     this.place = place;
     this.charts = [];
+    this.words = []; // the same for screen readers
     this.range = "";
     this.forget = onThemeChange(() => this.redraw());
     this.sizes = new ResizeObserver(() => this.fit());
@@ -151,6 +152,7 @@ class Pictures {
     this.shown = [answers[0].start, answers[0].end];
     if (this.charts.length && this.range === windows.join()) {
       this.charts.forEach((chart, i) => chart.setData(data[i]));
+      this.words.forEach((place, i) => { place.textContent = inWords(data[i], windows); });
       return;
     }
     this.clear();
@@ -158,7 +160,8 @@ class Pictures {
     const cards = CHARTS.map(([, , title]) => el("div.chart", {}, el("h3", {}, title)));
     this.place.replaceChildren(...cards);
     this.charts = data.map((each, i) => new UPlot(options(cards[i].clientWidth, windows, () => this.shown), each, cards[i]));
-    cards.forEach((card, i) => card.append(el("p.hidden-text", {}, inWords(data[i], windows))));
+    this.words = data.map((each) => el("p.hidden-text", {}, inWords(each, windows)));
+    cards.forEach((card, i) => card.append(this.words[i]));
   }
 
   redraw() {

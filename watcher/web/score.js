@@ -1,14 +1,14 @@
 // Paste a pod, see how a profile ranks the nodes for it, and why.
 
 import { ApiError, ask, post } from "./api.js";
-import { el, select, table, told } from "./dom.js";
+import { el, renew, select, table, told } from "./dom.js";
 import { count, seconds } from "./format.js";
 import { pasted, remember } from "./manifest.js";
 import { explanation, reasonOf, scoreOf } from "./why.js";
 
 export function scoreView(app) {
   const text = el("textarea", { id: "manifest", value: pasted(), spellcheck: false, "aria-describedby": "manifest-help" });
-  const profiles = el("div"), answer = el("div.stack", { "aria-live": "polite" }), why = el("div");
+  const profiles = el("div"), answer = el("div.stack"), why = el("div");
   const form = el("form.card.stack", { onsubmit: (event) => { event.preventDefault(); rank(); } },
     el("h2", {}, "A pod"),
     el("div", {}, el("label.quiet", { htmlFor: "manifest" }, "Manifest, YAML or JSON"), text,
@@ -58,12 +58,10 @@ export function scoreView(app) {
     const ranking = table("Ranking", [["Node"], ["Rank", "number"], ["Score", "number"], ["Why", "long"]], rows, { empty: "no node is known" });
     ranking.querySelectorAll("tbody tr").forEach((row, i) => row.classList.toggle("chosen", last.nodes[i] === chosen));
     const rest = last.of - last.nodes.length;
-    const focused = document.activeElement?.closest("button.plain")?.textContent;
-    answer.replaceChildren(
-      el("section.card", {}, el("h2", {}, `Ranking of ${count(last.of, "node")} by ${last.profile}`), el("p.quiet", {}, loadOf(last)), ranking,
+    renew(answer,
+      el("section.card", {}, el("h2", {}, `Ranking of ${count(last.of, "node")} by ${last.profile}`), el("p.quiet", { role: "status" }, loadOf(last)), ranking,
         rest > 0 ? el("p.quiet", {}, `and ${count(rest, "more node")}`) : null));
     why.replaceChildren(chosen ? el("section.card", {}, el("h2", {}, `Why ${chosen.name}?`), explanation(chosen, last.time)) : "");
-    if (focused) [...answer.querySelectorAll("button.plain")].find((button) => button.textContent === focused)?.focus();
   }
 
   return {

@@ -1,0 +1,132 @@
+"""How long the dashboard takes until its first picture, and whether it stutters.
+
+    python -m benchmarks.bench_dashboard                     # 5,000 nodes, about a minute
+    python -m benchmarks.bench_dashboard --nodes 50 --rounds 1
+
+A real Chromium without a window opens the dashboard of a real `load-watcher serve` with the windows of a real
+Prometheus. The first picture is there when the list of cells has all nodes and the frame after that begins; time counts
+from the navigation, with an empty cache. Frames are those of the browser while keys are pressed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cluster import still_service
+from benchmarks.report import Table, amount, at_most
+from benchmarks.source import names
+from tests.real.browser import Tab, chromium, tab
+from tests.service import Service
+
+FIRST_MS = 1000.0
+STEPS = 40  # keys pressed in a row
+
+# Runs before anything of the page does.
+WATCH = """
+window.frames_ms = [];
+let last = performance.now();
+const all = () => {
+  const option = document.querySelector('[role=listbox] [role=option]');
+  return option && option.getAttribute('aria-setsize') === '%d' && document.querySelector('canvas').height > 0;
+};
+const frame = (now) => {
+  window.frames_ms.push(now - last);
+  last = now;
+  if (!window.first_ms && all()) requestAnimationFrame(() => { window.first_ms = performance.now(); });
+  requestAnimationFrame(frame);
+};
+requestAnimationFrame(frame);
+"""
+# Of what was loaded, the document itself included; 0 is what came from the cache.
+LOADED = "performance.getEntries().reduce((sum, each) => sum + (each.transferSize ?? 0), 0)"
+
+
+def first_picture(opened: Tab, url: str) -> float:
+    """Milliseconds from the navigation to the frame after the picture."""
+    opened.page.goto("about:blank")
+    opened.page.goto(url)
+    opened.page.wait_for_function("window.first_ms > 0")
+    return float(opened.page.evaluate("window.first_ms"))
+
+
+def longest_frame(opened: Tab, work: Callable[[], None]) -> float:
+    """Of those while `work` is done, in milliseconds."""
+    opened.page.evaluate("window.frames_ms = []")
+    work()
+    found = opened.page.evaluate(
+        "new Promise((done) => requestAnimationFrame(() => done(Math.max(...window.frames_ms))))"
+    )
+    return float(found)
+
+
+def measure(service: Service, browser: Any, *, nodes: int, rounds: int) -> dict[str, float]:
+    """Medians over the rounds, by what was measured; each round in a browser context of its own."""
+    found: dict[str, list[float]] = {}
+
+    def note(what: str, value: float) -> None:
+        found.setdefault(what, []).append(value)
+
+    for _ in range(rounds):
+        with tab(browser) as opened:
+            opened.page.add_init_script(WATCH % nodes)
+            note("first", first_picture(opened, f"{service.url}/#/fleet"))
+            note("loaded", float(opened.page.evaluate(LOADED)))
+            note("again", first_picture(opened, f"{service.url}/#/fleet"))
+            opened.page.get_by_role("listbox", name="Nodes as cells").focus()
+            note("walk", longest_frame(opened, lambda: opened.press(*["ArrowRight", "ArrowDown"] * (STEPS // 2))))
+            note("filter", longest_frame(opened, lambda: narrow(opened, names(nodes)[0])))
+            note("sort", longest_frame(opened, lambda: sort_all(opened)))
+    return {what: statistics.median(values) for what, values in found.items()}
+
+
+def narrow(opened: Tab, name: str) -> None:
+    """To one node and back to all."""
+    text = opened.page.get_by_label("Name contains")
+    text.press_sequentially(name)
+    text.fill("")
+
+
+def sort_all(opened: Tab) -> None:
+    """By each order that there is."""
+    for order in ("deviation", "age", "name", "load"):
+        opened.page.get_by_label("Sorted by").select_option(order)
+
+
+def report(found: dict[str, float], *, nodes: int, rounds: int) -> str:
+    """The table."""
+    table = Table(f"The dashboard, {nodes:,} nodes, medians of {rounds}", ["what", "time", "goal"])
+    first = found["first"]
+    table.add("first picture, empty cache", amount(first, "ms"), at_most(first, FIRST_MS, "ms"))
+    table.add("again, files in the cache", amount(found["again"], "ms"), at_most(found["again"], FIRST_MS, "ms"))
+    table.add(f"longest frame while {STEPS} keys walk through the cells", amount(found["walk"], "ms"), "")
+    table.add("longest frame while a name is typed", amount(found["filter"], "ms"), "")
+    table.add("longest frame while it is sorted anew", amount(found["sort"], "ms"), "")
+    table.notes.append(
+        f"{amount(found['loaded'] / 1e6, 'MB')} are loaded for the first picture. The browser draws without a graphics "
+        "card, on the same two cores as the service; a frame that is not late takes 17 ms."
+    )
+    return table.markdown()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=5)
+    wanted = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        chromium() as browser,
+        still_service(Path(directory), nodes=wanted.nodes) as service,
+    ):
+        found = measure(service, browser, nodes=wanted.nodes, rounds=wanted.rounds)
+    print(report(found, nodes=wanted.nodes, rounds=wanted.rounds))
+
+
+if __name__ == "__main__":
+    main()
