@@ -239,7 +239,12 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     """An agent that would throttle a pod, and a manager with the pods of the seed's second example, both dry."""
     directory = tmp_path_factory.mktemp("shown")
     machine = Machine(directory)
-    with machine.running(), FakeKubelet([POD]) as kubelet, agent(machine, kubelet) as an_agent, the_seeds_machine() as world:
+    with (
+        machine.running(),
+        FakeKubelet([POD]) as kubelet,
+        agent(machine, kubelet) as an_agent,
+        the_seeds_machine() as world,
+    ):
         for number, (role, cpu) in enumerate([("storage-service", "20"), ("reranker", "10")], start=1):
             world.pod(f"default/pod{number}", f"{number}" * 8, role, cpu=cpu, memory="20Gi")
         with world.run(RESERVED, mode="dry-run") as qrm:

@@ -103,7 +103,7 @@ function totalsOf(nodes, metric) {
   const other = Object.entries(states).filter(([state, many]) => many && state !== STATES.fresh);
   const name = METRICS[metric];
   return numbers([
-    ["Nodes", [String(nodes.length), other.map(([state, many]) => `${many} ${state}`).join(", ") || "all fresh"]],
+    ["Nodes", [nodes.length.toLocaleString("en"), other.map(([state, many]) => `${many} ${state}`).join(", ") || "all fresh"]],
     [`${name}, mean`, percent(mean)],
     [`${name}, median`, percent(median)],
     [`${name}, 90th percentile`, percent(p90)],
