@@ -141,12 +141,23 @@ def _why(node: Mapping[str, Any]) -> str:
 
 
 def steps_of(node: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Every input and step of each plug-in."""
+    """What was measured, with its windows and its age, and every input and step of each plug-in."""
     yield f"\n[bold]{escape(node['name'])}[/]"
+    for metric, values in node.get("load", {}).items():
+        windows = node["windows"][metric]
+        each = [
+            f"{operator} {number(value)}{_over(windows['covers_s'][operator])}" for operator, value in values.items()
+        ]
+        age = "" if windows["age_s"] is None else f"; newest sample {max(0.0, windows['age_s']):.0f} s old"
+        yield escape(f"  {metric}: {', '.join(each)}{age}")
     for plugin in node["plugins"]:
         yield escape(f"  {plugin['name']}: {plugin['reason']}")
         for name, value in {**plugin["inputs"], **plugin["steps"]}.items():
             yield escape(f"    {name}: {number(value)}")
+
+
+def _over(seconds: float | None) -> str:
+    return f" over {seconds / 60:g}m" if seconds else ""
 
 
 def number(value: Any, *, form: str = ".6g") -> str:

@@ -31,7 +31,7 @@ from aiohttp import hdrs, web
 from scorers import wire
 from scorers.arguments import schema_of
 from scorers.decision_log import Answered, DecisionLog
-from scorers.framework import Scores, Verdicts
+from scorers.framework import Estimating, Scores, Verdicts
 from scorers.manifest import WHERE, read_pasted_pod
 from scorers.plain import plain, plain_map
 from scorers.profiles import PluginSettings
@@ -44,6 +44,7 @@ from watcher.api.openapi import Answer, Operation, Parameter, failure
 from watcher.api.parameters import query_values, single
 from watcher.api.routing import JSON, Access, ApiError, Handler, Route, has_certificate
 from watcher.bodies import read_at_most
+from watcher.client import Columns
 from watcher.kube import Pod
 from watcher.loopback import is_loopback
 
@@ -267,7 +268,7 @@ class Extender:
         for key, node in self.table.reserved.items():
             reserved.setdefault(node, []).append(key)
         there = (name for name in names if name in self.table.row)
-        told = await _unhurried((name, self._node(name, reserved.get(name, []))) for name in there)
+        told = await _unhurried((name, self._node(name, reserved.get(name, []), captured[0])) for name in there)
         return _json({"nodes": dict(told)})
 
     async def plugins(self, request: web.Request, captured: Sequence[str]) -> web.Response:
@@ -356,31 +357,29 @@ class Extender:
     ) -> Iterator[dict[str, Any]]:
         """Best first. No number is read of the table any more: it may change between two of them."""
         failures = filtered.failures(known)
-        values, sampled = ranked.values.tolist(), self.table.load.sampled()[rows]
+        load, now = self.table.load, self._now()
+        values, sampled, where = ranked.values.tolist(), load.sampled()[rows], load.where[rows].tolist()
         for i in sorted(range(len(known)), key=lambda i: (known[i] in failures, -values[i], known[i])):
             yield {
                 "name": known[i],
                 "score": plain(ranked.values[i]),
                 "passes": known[i] not in failures,
                 "sampled": plain(sampled[i]),
+                **_measured(load.columns, where[i], now=now),
                 "plugins": [
                     *(_told_verdict(each, verdicts, i) for each, verdicts in filtered.parts),
                     *(_told_score(each, scores, i) for each, scores in ranked.parts),
                 ],
             }
 
-    def _node(self, name: str, reserved: Sequence[str]) -> dict[str, Any]:
+    def _node(self, name: str, reserved: Sequence[str], profile: str) -> dict[str, Any]:
         table, row = self.table, self.table.row[name]
         load = table.load
-        values: dict[str, Any] = {}
-        if load.columns is not None and load.where[row] >= 0:
-            column = int(load.where[row])
-            for (metric, operator), found in sorted(load.columns.values.items()):
-                values.setdefault(metric, {})[operator.value] = plain(found[column])
+        made = self.profiles[profile].made if profile in self.profiles else ()  # gone meanwhile
         return {
             "known": bool(table.known[row]),
             "sampled": plain(load.sampled()[row]),
-            "load": values,
+            **_measured(load.columns, int(load.where[row]), now=self._now()),
             "capacity": table.capacity.of(row),
             "allocatable": table.allocatable.of(row),
             "requested": table.requested.of(row),
@@ -388,7 +387,26 @@ class Extender:
             "pods": int(table.pods[row]),
             "recent": [{"pod": key, "assigned": at} for key, _, at in table.recent.of(row)],
             "reserved": reserved,
+            "estimates": {each.name: each.estimates(row) for _, each in made if isinstance(each, Estimating)},
         }
+
+
+def _measured(columns: Columns | None, column: int, *, now: float) -> dict[str, Any]:
+    """Of the node in this column (-1: none) `load` by metric and operator; and as `windows` by metric the age of its
+    newest sample, and by operator how many seconds the number covers, 0 for the newest reading."""
+    load: dict[str, dict[str, Any]] = {}
+    windows: dict[str, dict[str, Any]] = {}
+    if columns is not None and column >= 0:
+        for (metric, operator), values in sorted(columns.values.items()):
+            if np.isnan(values[column]):
+                continue
+            load.setdefault(metric, {})[operator.value] = plain(values[column])
+            sampled = plain(columns.sampled[metric][column]) if metric in columns.sampled else None
+            of_metric = windows.setdefault(
+                metric, {"age_s": None if sampled is None else now - sampled, "covers_s": {}}
+            )
+            of_metric["covers_s"][operator.value] = plain(columns.rollup[(metric, operator)][column])
+    return {"load": load, "windows": windows}
 
 
 def _told_score(each: PluginSettings, scores: Scores, i: int) -> dict[str, Any]:

@@ -90,6 +90,17 @@ class FallingBack(Protocol):
         ...
 
 
+@runtime_checkable
+class Estimating(Protocol):
+    """Counts pods by what they are taken to use."""
+
+    name: str
+
+    def estimates(self, row: int) -> Mapping[str, Any]:
+        """What it counts of the pods on the node in this row, for people to look at."""
+        ...
+
+
 class Factory(Protocol[PluginT]):
     """How a plug-in is made: its name and arguments, and from these the plug-in. `profile` makes what it registers with
     the table its own: two profiles may have the same plug-in with other arguments."""

@@ -139,6 +139,9 @@ def _read_profile(name: str, table: Any, reading: _Reading, *, cwd: Path) -> Pro
         reading.wrong(f"{key}.reserve", f"{reserve!r} is none of the ways", 'one of "prioritize", "bind", "off"')
     if len(reading.problems) > before:
         return None
+    if reserve == "bind" and not bind:
+        told = "is as good as off: pods are bound through us with bind = true alone"
+        reading.notices.append(f'{key}.reserve = "bind" {told}')
     return ProfileSettings(name, plugins, precise, reserve, bind)
 
 

@@ -60,6 +60,7 @@ Bool = npt.NDArray[np.bool_]
 RESERVATION = "scheduling.koordinator.sh/reserve-pod"
 EXPIRED = 1
 NODE_REASONS = ("", "node(s) nodeMetric expired")
+ESTIMATES = {"nodeDelta": DELTA, "prodUsage": PROD_USAGE, "prodDelta": PROD_DELTA, "nodeEstimated": ESTIMATED}
 
 
 def resource_scores(used: I64, allocatable: I64) -> I64:
@@ -319,6 +320,17 @@ class LoadAwareScheduling:
         expired = ~(now - self.metrics.updated[rows] < self.args.node_metric_expiration_seconds)
         scored = self.metrics.there[rows] & self.metrics.usage.there[rows] & ~expired
         return "" if mostly(scored) else NO_ORDER
+
+    def estimates(self, row: int) -> Mapping[str, Any]:
+        """Under the names that Koordinator's debug endpoint has (reference/koordinator.md, 3.11): amounts by resource,
+        and which pods are in them."""
+        self._reserve()
+        told: dict[str, Any] = {}
+        for name, which in ESTIMATES.items():
+            amounts = self.assigned_pods.sums(which, np.array([row], dtype=np.int64))[:, 0].tolist()
+            told[name] = dict(zip(self._names, amounts, strict=True))
+            told[f"{name}Pods"] = self.assigned_pods.adding(which, row)
+        return told
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

@@ -362,8 +362,42 @@ def test_what_is_known_of_a_node(served: Served) -> None:
     assert found["pods"] == 2
     assert [each["pod"] for each in found["recent"]] == ["db", "web"]
     assert found["reserved"] == ["web"]
+    assert found["estimates"] == {}
     assert set(served.live.ask("/scheduler/p/nodes").json()["nodes"]) == {"cold", "warm", "hot"}
     assert served.live.ask("/scheduler/p/nodes/nobody").status == 404
+
+
+def test_every_number_is_told_with_its_age_and_its_window(served: Served) -> None:
+    """Of a node by itself, and where it is explained."""
+    served.clock.now = NOW + 7
+    of_node = served.live.ask("/scheduler/p/nodes/cold").json()["nodes"]["cold"]
+    (explained,) = served.post("explain", asking("cold")).json()["nodes"]
+    for told in (of_node, explained):
+        assert told["load"]["instance:node_memory_utilisation:ratio"] == {"AVG": 10.0}
+        windows = told["windows"]["instance:node_memory_utilisation:ratio"]
+        assert windows == {"age_s": 7.0, "covers_s": {"AVG": 900.0}}
+
+
+def test_what_pods_of_a_node_are_taken_to_use_is_told() -> None:
+    """Of those that its measurement does not contain, as Koordinator's debug endpoint does."""
+    plugins = (PluginSettings("LoadAwareScheduling", 1, {}, ("filter", "score")),)
+    with (served := Served(a_cluster(), plugins=plugins)).live:
+        assert served.post("prioritize", asking("cold", milli=1000)).status == 200
+        told = served.live.ask("/scheduler/p/nodes").json()["nodes"]
+    of_pod = {"cpu": 850, "memory": 200 << 20}
+    assert told["cold"]["estimates"] == {
+        "LoadAwareScheduling": {
+            "nodeDelta": of_pod,
+            "nodeDeltaPods": ["default/web"],
+            "prodUsage": {"cpu": 0, "memory": 0},
+            "prodUsagePods": [],
+            "prodDelta": of_pod,
+            "prodDeltaPods": ["default/web"],
+            "nodeEstimated": of_pod,
+            "nodeEstimatedPods": ["default/web"],
+        }
+    }
+    assert told["warm"]["estimates"]["LoadAwareScheduling"]["nodeDeltaPods"] == []
 
 
 def test_the_plug_ins_are_described(served: Served) -> None:

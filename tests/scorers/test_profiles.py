@@ -171,6 +171,14 @@ def test_a_slip_in_a_configuration_of_kube_scheduler_is_no_silent_default(
     assert said in problems[f"scheduler.p.from.{key}"]
 
 
+@pytest.mark.parametrize(("bind", "notices"), [(True, 0), (False, 1)])
+def test_who_counts_pods_at_bind_and_does_not_bind_is_told(tmp_path: Path, bind: bool, notices: int) -> None:
+    """It is no error: the watch tells of them."""
+    (profile,), problems, told = read(tmp_path, {"p": {"plugins": [LIMITS], "reserve": "bind", "bind": bind}})
+    assert (profile.reserve, problems, len(told)) == ("bind", {}, notices)
+    assert all("scheduler.p.reserve" in each and "bind = true" in each for each in told)
+
+
 def from_configuration(tmp_path: Path, plugins: str, config: str = "[]") -> tuple[dict[str, Any], dict[str, str]]:
     """Where each plug-in is used, and problems."""
     head = CONFIGURATION.partition("profiles:")[0]

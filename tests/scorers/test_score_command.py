@@ -130,6 +130,7 @@ def test_every_number_is_explained(live: Live) -> None:
     result = score(live, "--explain", "--node", "a", "--node", "nobody")
     assert "not known to the scorers: nobody" in result.stdout
     assert "TargetLoadPacking: cpu would be at 40.0 %, 0.0 below the target: 100" in result.stdout
+    assert "instance:node_cpu:ratio: AVG 15 over 15m; newest sample 7 s old" in result.stdout
     assert "cpu load %: 15" in result.stdout
     assert "podDemand: cpu 1000" in result.stdout
     assert "failOpen: yes" in result.stdout
