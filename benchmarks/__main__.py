@@ -35,6 +35,7 @@ QUICK = {
     "qrm": "--pods 5 --rounds 5",
     "scoring": "--nodes 50 100 --rounds 3",
     "serving": "--nodes 50 --seconds 1 --rounds 1",
+    "simulate": "--nodes 10 --pods 40 --hours 1",
     "size": "--nodes 50 100 --ticks 2",
     "start": "--nodes 20 --rounds 1",
     "store": "--nodes 50 --hours 2",

@@ -39,6 +39,7 @@ def test_the_benchmarks_that_need_only_python_print_their_tables() -> None:
     assert len(rows(output_of("--quick", "agent"))) == 8
     assert len(rows(output_of("--quick", "kube"))) == 3
     assert len(rows(output_of("--quick", "qrm"))) == 10
+    assert len(rows(output_of("--quick", "simulate"))) == 9
     assert len(rows(output_of("--quick", "size"))) == 4
     assert len(rows(output_of("--quick", "pods"))) == 28
     assert len(rows(output_of("--quick", "scoring"))) == 28

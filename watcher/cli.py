@@ -635,12 +635,16 @@ _SIMULATION_OPTIONS = (
 _TRACE_OPTIONS = (
     click.option("--generate", "scenario", metavar="SCENARIO", help="Make a trace: steady, burst, daily, herd or "
                  "overcommit."),
+    click.option("--alibaba", type=click.Path(path_type=Path), metavar="DIRECTORY", help="Make a trace of Alibaba's "
+                 "cluster-trace-v2018, whose tables are there."),
     click.option("--nodes", default=100, show_default=True, type=click.IntRange(1, 5000), metavar="N",
-                 help="With --generate."),
+                 help="With --generate, or so many machines of --alibaba."),
     click.option("--pods", default=2000, show_default=True, type=click.IntRange(0, 500_000), metavar="M",
                  help="With --generate."),
     click.option("--hours", default=24.0, show_default=True, type=click.FloatRange(0.1, 240.0), callback=_finite,
                  metavar="H", help="How long a trace to make."),
+    click.option("--start", default=0.0, show_default=True, type=click.FloatRange(0.0, 1000.0), callback=_finite,
+                 metavar="H", help="With --alibaba, from which hour of it on."),
     click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                  help="Where the trace goes that is made; gzip if it ends in .gz."),
 )  # fmt: skip
@@ -657,31 +661,35 @@ def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
     Or make a trace: load-watcher simulate --generate daily -o trace.csv.gz. docs/simulation.md says what a trace is,
     what is simulated, and what is not.
     """
-    if (trace is None) == (scenario is None):
-        raise click.UsageError("give a TRACE, or make one with --generate SCENARIO -o FILE")
+    if sum(each is not None for each in (trace, scenario, given["alibaba"])) != 1:
+        raise click.UsageError("give a TRACE, or make one: --generate SCENARIO -o FILE, or --alibaba DIRECTORY -o FILE")
     if trace is None:
-        _make_trace(scenario or "", given)
+        _make_trace(scenario, given)
     else:
         _simulate(trace, given)
 
 
-def _make_trace(scenario: str, given: Mapping[str, Any]) -> None:
-    """Write a trace of a scenario, and say so."""
+def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
+    """Write a trace, of a scenario or of somebody's tables, and say so."""
     from scorers.simulate import command
+    from watcher.traces import alibaba
     from watcher.traces.generating import SCENARIOS, generate
 
-    if scenario not in SCENARIOS:
+    if scenario is not None and scenario not in SCENARIOS:
         raise click.BadParameter(f"{scenario!r} is none; known are {', '.join(SCENARIOS)}", param_hint="--generate")
     if given["output"] is None:
         raise click.UsageError("say where the trace goes: -o FILE")
     if given["policies"]:
         raise click.UsageError("make the trace first, and give it to simulate then with --policy")
-    records = generate(
-        scenario, nodes=given["nodes"], pods=given["pods"], seed=given["seed"], hours=given["hours"]
-    )  # fmt: skip
-    with _simulate_errors(), _progress("generating", unit="minutes") as tell:
-        count = command.write_trace(records, given["output"], minutes=round(60 * given["hours"]), tell=tell)
-    click.echo(f"{given['output']}: {count:,} records; {SCENARIOS[scenario].told}")
+    nodes, hours = given["nodes"], given["hours"]
+    if scenario is not None:
+        records = generate(scenario, nodes=nodes, pods=given["pods"], seed=given["seed"], hours=hours)
+    else:
+        reading = partial(click.echo, err=True)
+        records = alibaba.convert(given["alibaba"], machines=nodes, start=given["start"], hours=hours, tell=reading)
+    with _simulate_errors(), _progress("writing", unit="minutes") as tell:
+        count = command.write_trace(records, given["output"], minutes=round(60 * hours), tell=tell)
+    click.echo(f"{given['output']}: {count:,} records" + (f"; {SCENARIOS[scenario].told}" if scenario else ""))
 
 
 def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
@@ -702,6 +710,7 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
         for notice in notices:
             click.echo(f"note: {notice}", err=True)
         files.ready()
+        click.echo(f"reading {trace}", err=True)
         course = command.load(trace)
         with _progress("simulating", unit="steps") as tell:
             evictor = partial(evicted, watermark=given["overload"])

@@ -17,6 +17,8 @@ from watcher.traces import Record, open_writer, read_trace
 USUAL = ("LeastAllocated", "MostAllocated", "TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment")
 """What is compared where nobody says what."""
 
+MOST_DAYS = 366
+
 Tell = Callable[[int, int], None]
 """Of what is done, and of how much."""
 
@@ -73,8 +75,13 @@ def chosen(
 
 
 def load(trace: Path) -> Course:
-    """Raises TraceError."""
-    return read_course(read_trace(trace))
+    """Raises TraceError, and SimulateError for one that goes over a year: one of its times is in another unit, then."""
+    course = read_course(read_trace(trace))
+    if course.minutes > MOST_DAYS * 24 * 60:
+        days = course.minutes / (24 * 60)
+        hint = "times are unix seconds; look at the first record and the last"
+        raise SimulateError(f"{trace} goes over {days:,.0f} days, from {course.begins:.0f} to {course.ends:.0f}", hint)
+    return course
 
 
 def run(

@@ -123,7 +123,7 @@ def read_course(records: Iterable[Record]) -> Course:
                 load[record.node].add(record.time, record.cores, record.bytes)
             case UsageRecord():
                 pod = pods[record.uid]
-                pod.usage.add(record.time - pod.record.time, record.cores, record.bytes)
+                pod.usage.add(round(record.time - pod.record.time, 3), record.cores, record.bytes)
             case PodRecord():
                 pods[record.uid] = _Pod(record, _Series(record.cores, float(record.bytes)))
             case BindRecord():

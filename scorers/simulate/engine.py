@@ -1,7 +1,7 @@
 """The closed loop, one minute a step: pods end and come, those that wait are placed, all make load, and what was
 measured of it is what later decisions see.
 
-At each step, in this order: nodes come and go; pods whose time is over end; pods that have come since the step before
+At each step, in this order: pods whose time is over end; nodes come and go; pods that have come since the step before
 join those that wait; at every `refresh` a new copy of the windows is published, which is `delay` old; the waiting pods
 are placed one by one, the most important first; then the minute's load is what the pods want that are there now.
 
@@ -150,8 +150,8 @@ class _Cluster:
     def step(self, minute: int) -> None:
         """All that happens at the beginning of a minute, and the minute itself."""
         now = self.course.begins + minute * STEP_S
-        self._change_nodes(now)
         self._end_pods(now)
+        self._change_nodes(now)
         self._arrive(now)
         if (minute * STEP_S) % self.options.refresh == 0:
             self._publish(now)
@@ -209,9 +209,8 @@ class _Cluster:
         self.samples = self.samples[len(ready) :]
         for each in ready:
             self.windows.sample(*each)
-        if ready:
-            self.table.set_load(self.windows.columns(now), now=now)
-            self.decider.prepare()
+        self.table.set_load(self.windows.columns(now), now=now)
+        self.decider.prepare()
 
     # --- placing -----------------------------------------------------------------------------------------------------
 

@@ -2,10 +2,12 @@
 it. They are written by `load-watcher record` and `load-watcher simulate --generate`, and read by `load-watcher
 simulate` and the provider `replay`.
 
-    records.py    pure: the kinds of records
-    parsing.py    pure: rows of text to records, and what is wrong with them
-    writing.py    pure: records to rows, the same bytes for the same records
-    files.py      the files, gzip where the name ends in .gz
+    records.py     pure: the kinds of records
+    parsing.py     pure: rows of text to records, and what is wrong with them
+    writing.py     pure: records to rows, the same bytes for the same records
+    files.py       the files, gzip where the name ends in .gz
+    generating.py  pure: clusters that are not there, in named scenarios
+    alibaba.py     Alibaba's tables as a trace
 
 Who records opens a writer and gives it what happens, in the order of time, as it happens: all nodes and the pods that
 are there already (each with the node that it is bound to) at the time of the beginning, and from then on the load of

@@ -60,7 +60,7 @@ def _evenly(count: int, seed: int, seconds: float) -> list[float]:
 
 
 def _by_day(count: int, seed: int, seconds: float) -> list[float]:
-    """Three times as many around two in the afternoon as at night."""
+    """Twice as many around two in the afternoon as at night."""
     hours = np.linspace(0.0, seconds, 1 + max(1, round(seconds / 60.0)))
     busy = 0.5 + 0.25 * (1.0 + np.cos(2.0 * np.pi * (hours / 86_400.0 + (9.0 - 14.0) / 24.0)))
     share = np.concatenate([[0.0], np.cumsum(busy[:-1])]) / busy[:-1].sum()
@@ -103,11 +103,11 @@ SCENARIOS: Mapping[str, Scenario] = {
     ),
     "daily": Scenario("arrivals and use follow the hours of a day", 0.75, _by_day, lambda of: of),
     "herd": Scenario(
-        "a deployment scales out twelve times: hundreds of alike pods come within a minute", 0.60, _evenly, _steady,
-        jobs=0.2, herds=12,
+        "a deployment scales out twelve times: alike pods come within a minute, for half an hour",
+        *(0.60, _evenly, _steady), jobs=0.2, herds=12,
     ),
     "overcommit": Scenario(
-        "pods ask for less than half of what they need, and the cluster is packed full by requests", 0.80, _by_day,
+        "pods ask for less than half of what they need", 0.80, _by_day,
         _hungry, asked=OVERCOMMIT,
     ),
 }  # fmt: skip

@@ -122,6 +122,26 @@ def test_the_pods_of_a_node_that_goes_are_placed_anew():
     assert 1 == result.summary().displaced
 
 
+def test_a_pod_that_ends_with_its_node_is_not_placed_anew():
+    of = course(
+        node("a"), node("b"), pod("x", 20.0, lifetime=120.0), BindRecord(BEGUN, "x", "a"),
+        RemoveRecord(BEGUN + 120.0, node="a"), minutes=4,
+    )  # fmt: skip
+    result = run(of)
+    assert 0 == result.summary().displaced
+    assert [0, 0, 0, 0] == result.series.waiting.tolist()
+
+
+def test_load_that_nobody_measures_any_more_is_forgotten():
+    """The node that was hot is back, and nothing is known of it."""
+    of = course(
+        node("a"), node("b"), load("a", 7.6), RemoveRecord(BEGUN + 600.0, node="a"),
+        RemoveRecord(BEGUN + 600.0, node="b"), node("a", at=1200.0), node("b", at=1200.0),
+        load("a", 0.0, at=1200.0), pod("x", 0.1, at=1200.0), pod("y", 0.1, at=1200.0), minutes=22,
+    )  # fmt: skip
+    assert {"a", "b"} == set(placed(of, run(of, "LoadVariationRiskBalancing")).values())
+
+
 def test_a_node_of_another_size():
     of = course(node("n", 4.0), pod("a", 4.0), pod("b", 4.0), node("n", 8.0, at=120.0), minutes=4)
     assert [100.0, 100.0, 100.0, 100.0] == cpu(run(of), 0)

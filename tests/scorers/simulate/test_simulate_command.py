@@ -114,6 +114,21 @@ def test_a_scenario_becomes_a_trace(tmp_path: Path):
     assert [path] == list(tmp_path.iterdir())
 
 
+def test_alibabas_tables_become_a_trace(tmp_path: Path):
+    for name, text in {
+        "machine_meta": "m_1,0,1,a,96,100,USING",
+        "machine_usage": "m_1,0,40,50",
+        "container_meta": "c_1,m_1,0,app_1,started,400,800,3.13",
+        "container_usage": "c_1,m_1,0,50,80",
+    }.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    result = simulate("--alibaba", tmp_path, "--hours", 1, "-o", tmp_path / "t.csv")
+    assert 0 == result.exit_code, result.output
+    assert "t.csv: 7 records" in result.stdout
+    assert f"reading {tmp_path / 'container_usage.csv'}" in result.stderr
+    assert 0 == simulate(tmp_path / "t.csv", *POLICIES).exit_code
+
+
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
@@ -130,9 +145,12 @@ def test_a_scenario_becomes_a_trace(tmp_path: Path):
         (["TRACE", "--refresh", "90s"], "give whole minutes"),
         (["TRACE", "--refresh", "0s"], "give whole minutes"),
         (["TRACE", "--csv", "none/a.csv"], "there is no directory none"),
+        (["TRACE", "--alibaba", "."], "give a TRACE, or make one"),
+        (["--alibaba", ".", "-o", "x.csv"], "there is no machine_meta.csv nor machine_meta.csv.gz"),
         (["none.csv"], "cannot be read: No such file"),
         (["bad.csv"], "bad.csv, line 3, column cpu: 'x' is no number"),
         (["empty.csv"], "the trace is empty"),
+        (["units.csv"], "units.csv goes over 19,676 days"),
     ],
 )
 def test_what_cannot_be_done_is_said_with_a_cure(
@@ -140,6 +158,7 @@ def test_what_cannot_be_done_is_said_with_a_cure(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.csv").write_text("time,record,node,cpu,memory\n5,node,n,1,1\n6,load,n,x,\n")
+    (tmp_path / "units.csv").write_text("time,record,node,cpu,memory\n5,node,n,1,1\n1700000000,end,,,\n")
     (tmp_path / "empty.csv").write_text("time,record\n")
     before = sorted(tmp_path.iterdir())
     result = simulate(*(str(trace) if each == "TRACE" else each for each in arguments))

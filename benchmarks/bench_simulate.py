@@ -1,0 +1,90 @@
+"""What simulating a day costs: a trace is made, read, and placed anew under some policies.
+
+    python -m benchmarks.bench_simulate                    # 1,000 nodes, 20,000 pods, 24 hours: some four minutes
+    python -m benchmarks.bench_simulate --nodes 100 --pods 2000
+
+CPU of one core, all in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from agent.evicting import evicted
+from benchmarks.report import Table, amount, at_most
+from scorers.simulate.course import Course, read_course
+from scorers.simulate.engine import Options, simulate
+from scorers.simulate.policies import find_policy
+from scorers.simulate.results import Summary
+from watcher.traces import open_writer, read_trace
+from watcher.traces.generating import generate
+
+SCENARIO = "daily"
+POLICIES = (
+    *("LeastAllocated", "TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment"),
+    "LoadAwareScheduling",
+)
+GOAL_S = 120.0
+GOAL_PODS = 20_000
+
+Found = TypeVar("Found")
+
+
+def timed(call: Callable[[], Found]) -> tuple[Found, float]:
+    """What it gives, and the seconds of CPU that it took."""
+    began = time.process_time()
+    found = call()
+    return found, time.process_time() - began
+
+
+def write(path: Path, *, nodes: int, pods: int, hours: float) -> int:
+    """Make the trace; returns how many bytes it has."""
+    with open_writer(path) as writer:
+        for record in generate(SCENARIO, nodes=nodes, pods=pods, seed=1, hours=hours):
+            writer.write(record)
+    return path.stat().st_size
+
+
+def read(path: Path) -> Course:
+    """The trace as columns."""
+    return read_course(read_trace(path))
+
+
+def place(course: Course, name: str) -> Summary:
+    """One policy, with the evictions that it would need."""
+    policy, _ = find_policy(name, {}, cwd=Path())
+    return simulate(course, policy, Options(), evictor=partial(evicted, watermark=90.0)).summary()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--pods", type=int, default=GOAL_PODS)
+    parser.add_argument("--hours", type=float, default=24.0)
+    options = parser.parse_args()
+    title = f"{options.nodes:,} nodes, {options.pods:,} pods, {options.hours:g} hours in steps of a minute"
+    table = Table(title, ["", "CPU", "goal", "decisions a second"])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.csv.gz"
+        size, taken = timed(partial(write, path, nodes=options.nodes, pods=options.pods, hours=options.hours))
+        table.add(f"making the trace, {size / 1e6:.1f} MB", amount(taken, "s"), "", "")
+        course, taken = timed(partial(read, path))
+        table.add("reading it", amount(taken, "s"), "", "")
+    for name in POLICIES:
+        summary, taken = timed(partial(place, course, name))
+        goal = at_most(taken, GOAL_S, "s") if options.pods == GOAL_PODS else ""
+        table.add(name, amount(taken, "s"), goal, amount(summary.pods / taken))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
+    table.notes.append(f"One core, scenario {SCENARIO}, the planner's evictions included. Peak memory: {peak:,.0f} MB.")
+    print(table.markdown())
+
+
+if __name__ == "__main__":
+    main()
