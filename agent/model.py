@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+import msgspec
+
 SCHEDULING_TAINT = "interference.crane.io"
 SCHEDULING_CONDITION = "interference-identified"
 CRITICAL_PRIORITY = 2_000_000_000
@@ -118,14 +120,13 @@ Knobs = Mapping[str, PodKnobs]
 """By the uid of the pod."""
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(msgspec.Struct, frozen=True, gc=False):
     """One value of a metric that has several: `labels` as upstream names them (PodName, PodNamespace, PodUid,
-    ContainerName, ContainerId, diskName, NetInterface)."""
+    ContainerName, ContainerId, diskName, NetInterface). A cycle makes thousands of them: so it is a struct."""
 
     value: float
     time: float
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)

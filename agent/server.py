@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -39,9 +40,10 @@ from agent.telemetry import AgentMetrics
 from watcher import __version__
 from watcher.api.openapi import Answer, Operation, Parameter
 from watcher.api.routing import Access, ApiError, Route
+from watcher.heap import share_one_heap
+from watcher.instruments import CONTENT_TYPE, Instruments
 from watcher.kube import NODES, Informer, KubeClient, KubeError, Node, Selector, find_access, nano
 from watcher.settings import Settings
-from watcher.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -333,7 +335,7 @@ _FILTERS = (
 class Pages:
     """What the agent answers."""
 
-    def __init__(self, made: Assembled, telemetry: Telemetry) -> None:
+    def __init__(self, made: Assembled, telemetry: Instruments) -> None:
         self._made = made
         self._telemetry = telemetry
 
@@ -374,8 +376,7 @@ class Pages:
         except AuditError as error:
             log.debug("the totals of the audit cannot be read: %s", error)
         body = await asyncio.to_thread(self._telemetry.exposition)
-        kind = "text/plain; version=0.0.4; charset=utf-8"
-        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: kind, hdrs.CACHE_CONTROL: "no-store"})
+        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE, hdrs.CACHE_CONTROL: "no-store"})
 
     async def explain(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The last cycle."""
@@ -432,14 +433,16 @@ def run(settings: AgentSettings, everything: Settings) -> int:
 
 async def serve(settings: AgentSettings, everything: Settings) -> int:
     """Start, run until a signal, restore if that was asked for, end."""
+    share_one_heap()  # each cycle is in another thread
     stop = stop_signal(renewing="policies are followed; other settings need a restart")
     async with assembled(settings, everything) as made:
         _say(settings)
-        telemetry = Telemetry(version=__version__, cluster=everything.cluster.name or "")
+        telemetry = Instruments(version=__version__, cluster=everything.cluster.name or "")
         telemetry.add(made.metrics)
         pages = Pages(made, telemetry)
         async with listening(settings, pages, telemetry) as address:
             print(f"load-watcher agent listens on {address}", flush=True)
+            gc.freeze()  # what is there now stays: no need to look through it for garbage in every cycle
             running = asyncio.create_task(made.agent.run(), name="agent")
             await stop.wait()
             log.info("stopping")

@@ -15,10 +15,9 @@ from typing import Protocol
 import msgspec
 from aiohttp import hdrs, web
 
-from watcher.api import make_runner
 from watcher.api.routing import JSON, Route, Router
-from watcher.api.runner import application
-from watcher.telemetry import Telemetry
+from watcher.api.runner import application, make_runner
+from watcher.instruments import Instruments
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ def answer(body: object) -> web.Response:
 
 
 @asynccontextmanager
-async def listening(settings: Listening, pages: Pages, telemetry: Telemetry) -> AsyncIterator[str]:
+async def listening(settings: Listening, pages: Pages, telemetry: Instruments) -> AsyncIterator[str]:
     """The pages, and the listener for metrics alone if there is one; yields the address of the first. Raises
     CannotRun."""
     token = read_token(settings.token_file)
@@ -98,7 +97,7 @@ async def listening(settings: Listening, pages: Pages, telemetry: Telemetry) -> 
 
 
 async def _listen(
-    stack: AsyncExitStack, routes: Iterable[Route], token: str | None, telemetry: Telemetry, *, host: str, port: int
+    stack: AsyncExitStack, routes: Iterable[Route], token: str | None, telemetry: Instruments, *, host: str, port: int
 ) -> str:
     """Serve these until the stack unwinds; the address. Raises CannotRun."""
     runner = make_runner(application(Router(routes, protection=Protection(token), meter=telemetry)))

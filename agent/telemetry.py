@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from agent.loop import Cycle
 from agent.plan import Stage, Verdict
-from watcher.telemetry import Timings, counter, gauge
+from watcher.instruments import Timings, counter, gauge
 
 CYCLE_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 

@@ -32,9 +32,9 @@ TICKS = 20
 Measured = dict[str, Any]
 
 
-def memory(field: str) -> float:
-    """A field of /proc/self/status in MB: VmRSS, or VmHWM, the most it ever was."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+def memory(field: str, *, of: int | str = "self") -> float:
+    """A field of /proc/PID/status in MB: VmRSS, or VmHWM, the most it ever was."""
+    lines = Path(f"/proc/{of}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(field + ":"))
 
 

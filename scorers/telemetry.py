@@ -17,8 +17,8 @@ from prometheus_client.metrics_core import Metric as Family
 
 from scorers.ranking import Profile
 from scorers.table import Table
+from watcher.instruments import Timings, counter, gauge
 from watcher.model import MetricType
-from watcher.telemetry import Timings, counter, gauge
 
 log = logging.getLogger(__name__)
 

@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
-F32 = NDArray[np.float32]
-I64 = NDArray[np.int64]
-U16 = NDArray[np.uint16]
-Bool = NDArray[np.bool_]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# In quotes: the agent's processes have no arrays, and NumPy would be a quarter of their memory.
+F64: TypeAlias = "NDArray[np.float64]"
+F32: TypeAlias = "NDArray[np.float32]"
+I64: TypeAlias = "NDArray[np.int64]"
+U16: TypeAlias = "NDArray[np.uint16]"
+Bool: TypeAlias = "NDArray[np.bool_]"
 
 
 class MetricType(StrEnum):

@@ -36,8 +36,8 @@ from apscheduler.triggers.base import BaseTrigger
 
 from watcher import __version__, directory, handover, providers, review
 from watcher.agent_pages import AgentPages
-from watcher.api import make_app
 from watcher.api.agents import AgentRoutes
+from watcher.api.handlers import make_app
 from watcher.api.runner import Runner
 from watcher.api.service import HistoryUnavailable, StoredSeries
 from watcher.collect_policy import SHORTEST_INTERVAL_S, CollectPolicies, CollectPolicy

@@ -18,7 +18,8 @@ from agent.qrm.telemetry import QrmMetrics
 from agent.serving import answer
 from watcher.api.openapi import Answer, Operation
 from watcher.api.routing import Access, ApiError, Route
-from watcher.telemetry import CONTENT_TYPE, Telemetry
+from watcher.instruments import CONTENT_TYPE
+from watcher.telemetry import Telemetry
 
 STUCK_ROUNDS = 3.0
 STUCK_S = 60.0

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+import msgspec
+
 from agent.cgroups import CgroupError, CgroupGone, Cpu, Group, Layout, Tree, paths
 from agent.model import ContainerState, PodState, QosClass, Series
 from agent.state import proc
@@ -42,8 +44,7 @@ KNOWN = (QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT)
 """Where a pod may be whose class is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Counters:
+class _Counters(msgspec.Struct, frozen=True, gc=False):
     """Of a group, and when they were read (monotonic seconds): CPU time, periods in which it was held back, and for how
     long each process waited for a CPU."""
 

@@ -1,6 +1,8 @@
 """How the agent is put together: what it prints, what it cannot start with, and what it says of what is left."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from agent.audit import Deed, Outcome
 from agent.executor.executor import TAINTED_KEPT
 from agent.server import open_audit
 from agent.settings import AgentSettings
+from tests.real.parts import REPOSITORY
 from watcher.cli import main
 
 NOW = 1_700_000_000.0
@@ -49,6 +52,25 @@ def test_a_single_look_without_policies_to_go_by_is_no_success(tmp_path: Path, c
     assert looked.exit_code == 2
     assert str(policies) in looked.stderr
     assert "there are no good policies to go by" in looked.stderr
+
+
+HEAVY = ("numpy", "sqlalchemy", "requests", "psutil", "zstandard", "grpc", "google.protobuf", "rich", "scorers")
+LOADED = """
+import sys
+from watcher.cli import main
+try:
+    main(sys.argv[2:])
+except SystemExit as ended:
+    print(ended.code, sorted(set(sys.argv[1].split()) & sys.modules.keys()))
+"""
+
+
+def test_what_the_agent_does_not_need_is_not_loaded():
+    """It runs on every node: 15 MB of NumPy are as many times the nodes."""
+    checked = ["agent", "--check", str(REPOSITORY / "deploy" / "agent" / "policies")]
+    command = [sys.executable, "-c", LOADED, " ".join(HEAVY), *checked]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
+    assert ended.stdout.splitlines()[-1] == "0 []", ended.stderr
 
 
 def test_restore_says_that_the_taint_is_left_where_there_is_no_api_to_take_it_off(tmp_path: Path):

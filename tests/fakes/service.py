@@ -16,7 +16,7 @@ from aiohttp import web
 
 from tests.fakes.snapshots import WINDOWS, publish, small_fleet, snapshot_of
 from tests.waiting import PATIENCE_SECONDS
-from watcher.api import make_app
+from watcher.api.handlers import make_app
 from watcher.api.routing import Route
 from watcher.api.runner import make_runner
 from watcher.api.service import StoredSeries

@@ -16,7 +16,7 @@ from aiohttp import web
 from tests.fakes.service import FakeService, Live, Protection
 from tests.fakes.snapshots import END, WINDOWS, publish, small_fleet, snapshot_of, steady
 from tests.waiting import eventually
-from watcher.api import make_app
+from watcher.api.handlers import make_app
 from watcher.model import ProviderHealth, Window
 from watcher.publish import Published, Selection
 from watcher.telemetry import Telemetry

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.service import FakeService, Live, Protection
-from watcher.api import make_app
+from watcher.api.handlers import make_app
 from watcher.api.openapi import Answer, Operation
 from watcher.api.parameters import BadParameter, path_segment, query_values
 from watcher.api.routing import Access, ApiError, Route, Router

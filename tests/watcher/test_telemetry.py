@@ -14,10 +14,11 @@ from tests.fakes.service import FakeService, Live, StoreState, Ticks
 from tests.fakes.snapshots import large_fleet, publish, small_fleet, snapshot_of, steady
 from tests.real.parts import find_program, program_environment
 from watcher.exposition import FAMILIES, PREFIX, View, node_windows
+from watcher.instruments import CONTENT_TYPE
 from watcher.model import METRICS, MetricType, Operator, ProviderHealth, Unit
 from watcher.providers.base import QueryPlan
 from watcher.publish import Encoding
-from watcher.telemetry import CONTENT_TYPE, Telemetry, coverage
+from watcher.telemetry import Telemetry, coverage
 
 EVERYTHING = View(tuple(MetricType), tuple(Operator), ("5m", "10m", "15m"))
 AWKWARD = 'a"b\\nc\nd ü{}\\'

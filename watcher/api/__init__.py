@@ -3,10 +3,5 @@
 `handlers` has one function per path, `operations` describes them for people and for /openapi.json, `routing` finds
 them, guards them and counts. How a request is read is in `parameters` and `negotiation`, how an answer is made in
 `responses`, `series` and `refusals`, what fails below HTTP in `runner`. `service` says what all of this needs of the
-service behind it.
+service behind it. Nothing is imported here: the processes on a node have pages too, and no windows.
 """
-
-from watcher.api.handlers import make_app
-from watcher.api.runner import make_runner
-
-__all__ = ["make_app", "make_runner"]

@@ -74,11 +74,11 @@ from watcher.api.runner import application
 from watcher.api.series import history_body
 from watcher.api.service import HistoryUnavailable, Service
 from watcher.collect_policy import CollectPolicies
+from watcher.instruments import CONTENT_TYPE as EXPOSITION
 from watcher.model import METRICS, Column, default_window
 from watcher.node_metrics import NodeMetricReport, make_report, node_statuses
 from watcher.pods import PublishedPods
 from watcher.publish import Document, Encoding, Published, Selection, Shape, columns
-from watcher.telemetry import CONTENT_TYPE as EXPOSITION
 from watcher.telemetry import Telemetry
 
 WORKERS = 2  # threads that encode what is not ready; the tick and the provider have their own

@@ -14,11 +14,13 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from watcher.model import DEFAULT_OPERATORS, MetricType, Operator, Window, default_window
-from watcher.publish import Selection, Shape
+
+if TYPE_CHECKING:
+    from watcher.publish import Selection, Shape
 
 SHOWN_CHARACTERS = 256  # of a name that is repeated in a message
 COMPARED_CHARACTERS = 64  # longer words are not near anything we know, and comparing them is slow
@@ -117,6 +119,8 @@ def window_of(values: Mapping[str, Sequence[str]], windows: Sequence[Window]) ->
 def selection_of(values: Mapping[str, Sequence[str]], windows: Sequence[Window]) -> Selection:
     """What a request selects, in one spelling: the order of parameters and what is the default anyway do not count, so
     that equal questions share one answer."""
+    from watcher.publish import Selection  # here, for the processes that read parameters and publish no windows
+
     types = _choices(values, "type", MetricType)
     operators = _choices(values, "operator", Operator)
     return Selection(
@@ -149,6 +153,8 @@ def _choices(values: Mapping[str, Sequence[str]], name: str, kind: type[Choice])
 
 def shape_of(values: Mapping[str, Sequence[str]]) -> Shape:
     """Where the nodes shall stand in the document."""
+    from watcher.publish import Shape  # as above
+
     given = single(values, "shape")
     if given is None:
         return Shape.WATCHER

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from watcher.model import Finding, Provenance, SeriesBatch
-from watcher.pods import PodOrigin, PodUsage
+
+if TYPE_CHECKING:
+    from watcher.pods import PodOrigin, PodUsage
 
 
 class ProviderError(Exception):

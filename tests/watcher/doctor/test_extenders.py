@@ -17,8 +17,9 @@ from watcher.doctor.listening import Exposition
 from watcher.doctor.plugins import use_of
 from watcher.doctor.results import Result, Status
 from watcher.doctor.scheduler import judge, scheduler
+from watcher.instruments import Timings
 from watcher.settings import load
-from watcher.telemetry import Telemetry, Timings
+from watcher.telemetry import Telemetry
 
 GOOD: Mapping[str, Any] = {
     "urlPrefix": "http://load-watcher.load-watcher.svc:2020/scheduler/default",
