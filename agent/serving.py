@@ -85,14 +85,15 @@ def answer(body: object) -> web.Response:
 
 @asynccontextmanager
 async def listening(settings: Listening, pages: Pages, telemetry: Instruments) -> AsyncIterator[str]:
-    """The pages, and the listener for metrics alone if there is one; yields the address of the first. Raises
-    CannotRun."""
+    """The pages, and a second listener if there is one, where who has no token gets no more than metrics; yields the
+    address of the first. Raises CannotRun."""
     token = read_token(settings.token_file)
     async with AsyncExitStack() as stack:
         address = await _listen(stack, pages.all(), token, telemetry, host=settings.host, port=settings.port)
         if settings.metrics_host is not None:
             where, port = settings.metrics_host, settings.metrics_port
-            await _listen(stack, pages.public(), None, telemetry, host=where, port=port)
+            routes = pages.public() if token is None else pages.all()
+            await _listen(stack, routes, token, telemetry, host=where, port=port)
         yield address
 
 

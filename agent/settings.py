@@ -81,7 +81,7 @@ class AgentSettings(Table):
         default=None,
         metadata=about(
             values.PATH,
-            "File with the bearer token that /explain and /audit need; a must where others can reach them.",
+            "File with the bearer token that /explain and /audit need; a must for whoever is not on this machine.",
             example='"/etc/load-watcher/token"',
         ),
     )
@@ -89,7 +89,7 @@ class AgentSettings(Table):
         default=None,
         metadata=about(
             values.NAME,
-            "Address of a listener for /metrics and /healthz alone, like the pod's own.",
+            "Address of a second listener, like the pod's own: /metrics and /healthz, and with token_file all pages.",
             example='"0.0.0.0"',
         ),
     )

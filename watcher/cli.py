@@ -820,8 +820,9 @@ def agent(context: click.Context, /, mode: str | None, once: bool, check: Path |
 
 @agent.command("restore")
 @_with_options(_CONFIG, _STATE_FILE, _SET)
+@click.option("--missing-ok", is_flag=True, help="End well where there is no such file: no agent has run here.")
 @click.pass_obj
-def agent_restore(before: Mapping[str, Any], /, **own: Any) -> None:
+def agent_restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> None:
     """Put back every CPU quota that the agent changed, and let new pods come again: after a crash, or an uninstall.
 
     The agent must not be running. Exit code 1 if something could not be put back.
@@ -834,6 +835,9 @@ def agent_restore(before: Mapping[str, Any], /, **own: Any) -> None:
 
     given = {**before, **{name: value for name, value in own.items() if value}}
     settings, everything = _agent_settings(given, mode=None)
+    if missing_ok and not settings.state_file.exists():
+        click.echo(f"there is no file {settings.state_file}: no agent has run here, and nothing is to be restored")
+        return
     try:
         found = asyncio.run(server.restore(settings, everything))
     except CannotRun as error:

@@ -168,7 +168,7 @@ class QrmSettings(Table):
         default=None,
         metadata=about(
             values.NAME,
-            "Address of a listener for /metrics and /healthz alone, like the pod's own.",
+            "Address of a second listener, like the pod's own: /metrics and /healthz, and with token_file all pages.",
             example='"0.0.0.0"',
         ),
     )

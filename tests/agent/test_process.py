@@ -282,7 +282,20 @@ def test_a_token_keeps_strangers_from_pods_but_not_from_metrics(machine: Machine
         assert process.get("/explain", headers={"Authorization": "Bearer secret"}).status == 200
         assert process.get("/metrics").status == 200
         assert process.session.get(f"http://127.0.0.1:{other}/healthz", timeout=PATIENCE_SECONDS).status_code == 200
-        assert process.session.get(f"http://127.0.0.1:{other}/explain", timeout=PATIENCE_SECONDS).status_code == 404
+        elsewhere = f"http://127.0.0.1:{other}/explain"
+        assert process.session.get(elsewhere, timeout=PATIENCE_SECONDS).status_code == 401
+        let = process.session.get(elsewhere, headers={"Authorization": "Bearer secret"}, timeout=PATIENCE_SECONDS)
+        assert let.json()["node"] == "node-1"
+
+
+def test_without_a_token_others_get_metrics_alone(machine: Machine, kubelet: FakeKubelet):
+    other = free_port()
+    with agent(machine, kubelet, metrics_host="127.0.0.1", metrics_port=other) as process:
+        statuses = {
+            path: process.session.get(f"http://127.0.0.1:{other}{path}", timeout=PATIENCE_SECONDS).status_code
+            for path in ("/healthz", "/metrics", "/explain", "/audit")
+        }
+        assert statuses == {"/healthz": 200, "/metrics": 200, "/explain": 404, "/audit": 404}
 
 
 def test_windows_and_queries_that_cannot_be_had_are_told_and_hold_nothing_up(machine: Machine, kubelet: FakeKubelet):

@@ -83,3 +83,12 @@ def test_restore_says_that_the_taint_is_left_where_there_is_no_api_to_take_it_of
     assert restored.exit_code == 1
     assert "kubectl taint node node-1 interference.crane.io-" in restored.stderr
     assert "nothing was remembered" not in restored.stdout
+
+
+def test_restore_on_a_node_where_no_agent_ran(tmp_path: Path):
+    command = ["agent", "restore", "--state-file", str(tmp_path / "agent.db")]
+    refused = CliRunner().invoke(main, command)
+    assert (refused.exit_code, "there is no file" in refused.stderr) == (1, True)
+    ended = CliRunner().invoke(main, [*command, "--missing-ok"])
+    assert (ended.exit_code, "no agent has run here" in ended.stdout) == (0, True)
+    assert not (tmp_path / "agent.db").exists()

@@ -135,6 +135,10 @@ def pod_template(manifests: list[Manifest]) -> dict[str, Any]:
     return template
 
 
+def _by_name(entry: Manifest) -> str:
+    return str(entry["name"])
+
+
 def of_part(rendered: list[Manifest], name: str) -> dict[str, Manifest]:
     """What runs on every node under that name, by kind and name, without what only one of the two ways adds."""
     found = {}
@@ -147,7 +151,11 @@ def of_part(rendered: list[Manifest], name: str) -> dict[str, Manifest]:
         if plain["kind"] == "DaemonSet":
             template = plain["spec"]["template"]
             assert set(template["metadata"].pop("annotations", {})) <= {"checksum/config"}
-            template["spec"]["containers"][0]["env"].sort(key=lambda each: str(each["name"]))
+            pod = template["spec"]
+            for container in (*pod["containers"], *pod.get("initContainers", ())):
+                for part in ("env", "volumeMounts"):
+                    container.get(part, []).sort(key=_by_name)
+            pod["volumes"].sort(key=_by_name)
         if "load-watcher.toml" in plain.get("data", {}):
             plain["data"] = tomllib.loads(plain["data"]["load-watcher.toml"])
         found[f"{plain['kind']} {plain['metadata']['name']}"] = plain

@@ -10,13 +10,16 @@ import pytest
 
 from agent.policy.definitions import definitions
 from agent.settings import AgentSettings, read_settings
-from tests.deploy.rendering import ChartError, Manifest, charted, composed, documents, of_part, only
+from tests.deploy.rendering import ChartError, Manifest, charted, composed, documents, kustomized, of_part, only
 from tests.deploy.test_manifests import DEPLOY, problems, read
+from watcher.settings import load
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 NAME = "load-watcher-agent"
 MONITORED = {"agent": {"enabled": True, "podMonitor": {"enabled": True}}}
+TOKEN = {"agent": {"enabled": True, "existingSecret": NAME}}
+RESTORE = {"agent": {"enabled": True, "restore": True}}
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,44 @@ def test_the_chart_and_the_manifests_agree(manifests: list[Manifest], chart: lis
     expected = agents(manifests)
     assert {"DaemonSet", "PodMonitor", "ClusterRole", "ConfigMap"} <= {each.partition(" ")[0] for each in expected}
     assert expected == agents(chart)
+
+
+def pod_of(rendered: list[Manifest]) -> dict[str, Any]:
+    spec: dict[str, Any] = only(rendered, "DaemonSet", NAME)["spec"]["template"]["spec"]
+    return spec
+
+
+def test_with_a_token_all_pages_are_at_the_address_of_the_pod(tmp_path: Path) -> None:
+    rendered = composed(tmp_path, DEPLOY / "agent", "agent-token")
+    chart = charted(TOKEN, namespace=NAME)
+    assert [] == problems(rendered) + problems(chart)
+    assert agents(rendered) == agents(chart)
+    pod = pod_of(rendered)
+    (container,) = pod["containers"]
+    (file,) = (each["value"] for each in container["env"] if each["name"] == "LOAD_WATCHER_AGENT_TOKEN_FILE")
+    (mounted,) = (each["name"] for each in container["volumeMounts"] if each["mountPath"] == str(Path(file).parent))
+    assert [NAME] == [each["secret"]["secretName"] for each in pod["volumes"] if each["name"] == mounted]
+    assert "agent.metrics_host=$(POD_IP)" in container["args"]
+    token = tmp_path / "token"
+    token.write_text("secret")
+    environ = {"LOAD_WATCHER_AGENT_TOKEN_FILE": str(token)}
+    loaded = load(flags={"provider.name": "host"}, environ=environ, file=None, cwd=tmp_path)
+    assert token == read_settings(loaded.parts["agent"], cwd=tmp_path)[0].token_file
+
+
+def test_the_agents_can_be_taken_away_in_good_order(manifests: list[Manifest]) -> None:
+    """Each pod restores with what the agent had, and then does nothing."""
+    rendered, chart = kustomized(DEPLOY / "agent-restore"), charted(RESTORE, namespace=NAME)
+    assert [] == problems(rendered) + problems(chart)
+    assert agents(rendered) == agents(chart)
+    agent, pod = pod_of(manifests), pod_of(rendered)
+    (running,), (restoring,), (idle,) = agent["containers"], pod["initContainers"], pod["containers"]
+    assert ["agent", "restore", "--missing-ok"] == restoring["args"]
+    for part in ("image", "env", "volumeMounts", "securityContext"):
+        assert running[part] == restoring[part]
+    assert ["sleep", "infinity"] == idle["command"]
+    assert not {"args", "volumeMounts", "ports", "livenessProbe"} & idle.keys()
+    assert {each["name"] for each in agent["volumes"]} == {each["name"] for each in pod["volumes"]}
 
 
 def test_it_is_off_by_default_and_the_watchers_service_does_not_find_it(chart: list[Manifest]) -> None:
