@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from watcher import extensions
-from watcher.providers.agent_pods import with_agents
 from watcher.providers.base import Provider, ProviderRefused
 
 if TYPE_CHECKING:
@@ -42,6 +41,8 @@ def known_names() -> tuple[str, ...]:
 def build(settings: Settings) -> Provider:
     """The provider that the settings name, which they were validated to have. Raises ProviderRefused where it cannot
     work with them, or where the package that it is in does not work."""
+    from watcher.providers.agent_pods import with_agents  # here: the agents read settings too, and have no NumPy
+
     name = settings.provider.name
     try:
         return with_agents(_factory(name)(settings), settings)
