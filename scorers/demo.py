@@ -46,6 +46,7 @@ DEFAULT_PROFILE: Mapping[str, Any] = {
 }
 LISTED_AT_ONCE = 50  # objects that are told of before others have a turn; some milliseconds
 LOOK_EVERY_S = 1.0
+SIMULATED = "X-Simulated"  # a header
 AGAIN_AFTER_S = 5.0  # what could not be placed is tried again then
 PATIENCE_S = 5.0
 
@@ -286,6 +287,16 @@ class DemoPart:
             certificate=serving.settings.server.tls_cert,
         )
         made = scheduling.made()
-        return replace(
-            made, lives=(*made.lives, scheduler.life), on_listening=(*made.on_listening, scheduler.listening)
-        )
+        lives = (*made.lives, scheduler.life, say_in_each_answer)
+        return replace(made, lives=lives, on_listening=(*made.on_listening, scheduler.listening))
+
+
+@asynccontextmanager
+async def say_in_each_answer(app: web.Application) -> AsyncIterator[None]:
+    """That nothing is real: not every document has room for its source."""
+    app.on_response_prepare.append(_say)
+    yield
+
+
+async def _say(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers[SIMULATED] = "load-watcher demo: nothing here is real"

@@ -181,7 +181,7 @@ class ShadowMode:
             while self._waiting:
                 bound = self._waiting.popleft()
                 try:
-                    self._remember(await self._asked(bound), observe=True)
+                    self._remember(await self._asked(bound))
                 except LeftOut as reason:
                     self._leave_out(bound.pod, str(reason), at=bound.at)
                 except Exception as error:  # of a plug-in of somebody else, say
@@ -338,7 +338,7 @@ class ShadowMode:
         self._unread = False
         ours = {key for key, _ in self._observing} | self._new.keys()
         read = ((each.time, records.read(each)) for each in found if each.time not in ours)
-        old = [(key, each) for key, each in read if each is not None and not each.left_out and each.later is None]
+        old = [(key, each) for key, each in read if each is not None and each.names_another and each.later is None]
         self._observing = deque(sorted([*old, *self._observing], key=lambda each: each[0])[-MOST_OBSERVED:])
 
     def flush(self) -> None:
@@ -362,13 +362,13 @@ class ShadowMode:
         told = ShadowBinding(at, metadata.namespace, metadata.name, identity(pod), pod.spec.node_name, left_out=reason)
         self._remember(told)
 
-    def _remember(self, binding: ShadowBinding, *, observe: bool = False) -> None:
+    def _remember(self, binding: ShadowBinding) -> None:
         self._newest = key = max(self._newest + 1, int(binding.time * MICROSECONDS))
         self._new[key] = binding
         if len(self._new) > MOST_WAITING:
             del self._new[next(iter(self._new))]
             self._lost += 1
-        if observe:
+        if binding.names_another:
             self._observing.append((key, binding))
             if len(self._observing) > MOST_OBSERVED:
                 self._observing.popleft()

@@ -56,8 +56,8 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 class ShadowBinding(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pod was bound to `node` at `time` (unix seconds). `of` nodes were candidates. `pod_cpu` is what the pod
     requests in percent of the node's CPU. `load` is that of this node and of those chosen, then; `later` the same as it
-    was observed after LATER_S, None as long as it was not. Where the binding is `left_out`, nothing else is said, and
-    `count` bindings are."""
+    was observed after LATER_S, None as long as it was not, or where all chose this one. Where the binding is
+    `left_out`, nothing else is said, and `count` bindings are."""
 
     time: float
     namespace: str = ""
@@ -72,6 +72,11 @@ class ShadowBinding(msgspec.Struct, frozen=True, omit_defaults=True):
     choices: dict[str, Choice] = {}
     load: dict[str, Load] = {}
     later: dict[str, Load] | None = None
+
+    @property
+    def names_another(self) -> bool:
+        """Whether any profile would have chosen another node, so that there is something to look at again."""
+        return any(choice.kind == "other" for choice in self.choices.values())
 
 
 _DECODER = msgspec.json.Decoder(ShadowBinding)

@@ -72,6 +72,18 @@ def test_windows_are_whole_at_once_and_nothing_claims_to_be_real(demo: Demo) -> 
     assert 'id="simulated"' in demo.get("/").text
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/watcher", "/watcher/nobody", "/watcher/health", "/healthz", "/metrics", "/openapi.json"),
+        *("/api/v1/history?host=nobody", "/api/v1/nodemetrics", "/scheduler/default/nodes", "/scheduler/cluster"),
+    ],
+)
+def test_every_answer_says_that_it_is_simulated(demo: Demo, path: str) -> None:
+    """Errors too, and documents that name no source."""
+    assert "nothing here is real" in demo.get(path).headers["X-Simulated"]
+
+
 def test_the_faults_are_found_where_they_are(demo: Demo) -> None:
     """The named nodes, each with its kind of finding."""
     expected = {
