@@ -198,13 +198,14 @@ def test_shadow_bindings_are_found_by_time_replaced_and_there_after_a_restart(pl
 def test_shadow_bindings_are_kept_as_long_as_decisions_and_as_many(place: str) -> None:
     async def run() -> None:
         async with opened(place, max_decisions=100) as store:
-            store.keep_shadows([shadow(number) for number in range(150)])
+            store.keep_shadows([shadow(number, ago=7200) for number in range(150)])
             await eventually(lambda: count(place, "shadow_binding") == 100, what="the newest to be left")
-            assert shadow(50) == (await store.shadows(start=0, limit=1000))[0]
-        async with opened(place, decisions=30.0) as store:
+            assert shadow(50, ago=7200) == (await store.shadows(start=0, limit=1000))[0]
+        async with opened(place, decisions=3600.0) as store:
             assert [] == await store.shadows(start=0, limit=1000)
-            store.keep_shadows([shadow(1, ago=1)])
+            store.keep_shadows([shadow(1)])
             await eventually(lambda: count(place, "shadow_binding") == 1, what="the old ones to be gone")
+            assert [shadow(1)] == await store.shadows(start=0, limit=1000)
 
     asyncio.run(run())
 

@@ -132,16 +132,17 @@ class _Trouble:
 
     def begin(self, error: str, *, now: float) -> None:
         """It failed."""
+        self.error = error  # before `since`: whoever sees that there is trouble, in another thread, sees which
         if self.since is None:
             self.since = now
             logger.error("%s fails: %s", self._what, error)
-        self.error = error
 
     def end(self, *, now: float) -> None:
         """It worked."""
         if self.since is not None:
             logger.info("%s works again after %.0f s", self._what, now - self.since)
-        self.error, self.since = "", None
+        self.since = None
+        self.error = ""
 
 
 class Store:
