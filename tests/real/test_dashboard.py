@@ -17,7 +17,7 @@ from tests.fakes.service import FakeService, Live, Protection
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
 from tests.real.browser import Tab, chromium, tab
 from tests.real.fleet import make_fleet, recording_rule_series
-from tests.real.parts import Prometheus, free_port
+from tests.real.parts import Prometheus
 from tests.service import Service
 from tests.test_demo import Demo, node_with
 from tests.waiting import wait_for
@@ -283,9 +283,22 @@ def test_a_manager_s_cpus_by_socket(shown: Shown, browser: Any) -> None:
         assert [] == opened.wrong
 
 
+def test_what_needs_a_token_asks_for_it(shown: Shown, light: Tab, tmp_path: Path) -> None:
+    """Pages that tell of pods want it as soon as one is set, whoever may read the rest."""
+    (tmp_path / "token").write_text("secret\n")
+    config = f'[server]\ntoken_file = "{tmp_path}/token"\n[dashboard]\nagents = ["{shown.agent.url}"]\n'
+    with Service(tmp_path / "service", config=config) as service:
+        light.open(f"{service.url}/#/agents", shows="This service wants a token")
+        light.page.get_by_label("This service wants a token").fill("secret")
+        light.press("Enter")
+        light.wait_for("The plan, in words")
+        assert light.page.locator("#token-form").is_hidden()
+        assert [] == light.errors()
+
+
 def test_an_agent_that_is_gone_is_told(shown: Shown, light: Tab) -> None:
     """In the place of its plan; the service itself is well."""
-    config = f'[dashboard]\nagents = ["http://127.0.0.1:{free_port()}"]\n'
+    config = '[dashboard]\nagents = ["http://127.0.0.1:1"]\n'
     with Service(shown.service.directory / "alone", config=config) as service:
         light.open(f"{service.url}/#/agents", shows="no answer from 127.0.0.1")
         light.wait_for("is it running")

@@ -12,8 +12,15 @@ export class ApiError extends Error {
   }
 }
 
+let unauthorized = () => {};
+
 export function useToken(token) {
   sessionStorage.setItem(TOKEN, token);
+}
+
+/** `call` is called when an answer needs a token, or another one than was sent (then with true). */
+export function whenUnauthorized(call) {
+  unauthorized = call;
 }
 
 function authorized(headers) {
@@ -60,6 +67,7 @@ async function read(answer) {
     throw new ApiError(answer.status, "no_json", `status ${answer.status}, and no JSON`, "is this load-watcher that answers?");
   }
   if (answer.ok) return body;
+  if (answer.status === 401) unauthorized(sessionStorage.getItem(TOKEN) != null);
   const { code = "error", message = `status ${answer.status}`, hint = "" } = body?.error ?? {};
   throw new ApiError(answer.status, code, message, hint);
 }

@@ -3,7 +3,7 @@
 // A view is made for an address (#/name/argument?parameters) and lives until another name or argument is asked for:
 //   { title, root, update(), refresh()?, end()? }; update() shows app.state, refresh() asks what only this view needs.
 
-import { ApiError, ask, useToken } from "./api.js";
+import { ApiError, ask, useToken, whenUnauthorized } from "./api.js";
 import { el, told } from "./dom.js";
 import { fleetView } from "./fleet.js";
 import { seconds } from "./format.js";
@@ -57,7 +57,7 @@ async function route() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = path.split("/");
   const known = Object.hasOwn(VIEWS, name) ? name : "fleet";
-  const argument = rest.map(decodeURIComponent).join("/");
+  const argument = rest.map(decoded).join("/");
   const kept = app.params.get("window");
   app.params = new URLSearchParams(query ?? "");
   if (kept && !app.params.has("window")) app.params.set("window", kept);
@@ -67,11 +67,15 @@ async function route() {
     if (link.dataset.view === known) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  if (next === shown) {
-    view.update();
-    return;
-  }
   await show(known, next);
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // somebody's own % in an address
+  }
 }
 
 async function show(name, next) {
@@ -105,13 +109,16 @@ let again = false;
 function poll() {
   again = true;
   polling ??= (async () => {
-    while (again) {
-      again = false;
-      clearTimeout(timer);
-      await round();
+    try {
+      while (again) {
+        again = false;
+        clearTimeout(timer);
+        await round();
+      }
+    } finally { // whatever a view does wrong, the next round comes
+      timer = setTimeout(() => { if (!document.hidden) poll(); }, EVERY_MS);
+      polling = null;
     }
-    timer = setTimeout(() => { if (!document.hidden) poll(); }, EVERY_MS);
-    polling = null;
   })();
 }
 
@@ -132,11 +139,9 @@ async function askOverview() {
   try {
     const { body, at } = await ask("api/v1/overview");
     Object.assign(state, { overview: body, overviewAt: at, answered: true, why: null });
-    byId("token-form").hidden = true;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     Object.assign(state, { answered: false, why: error });
-    if (error.status === 401) wantToken();
   }
 }
 
@@ -153,12 +158,10 @@ async function askColumns() {
   }
 }
 
-function wantToken() {
-  const form = byId("token-form");
-  if (!form.hidden) return;
-  byId("token-wrong").textContent = sessionStorage.getItem("load-watcher-token") ? "the last one is not valid" : "";
-  form.hidden = false;
-}
+whenUnauthorized((hadToken) => {
+  byId("token-wrong").textContent = hadToken ? "the last one is not valid" : "";
+  byId("token-form").hidden = false;
+});
 
 byId("token-form").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -76,8 +76,8 @@ export function fleetView(app) {
     const { nodes } = app.state;
     const nothing = app.nothing();
     summary.replaceChildren(totalsOf(nodes, wanted.metric));
-    spread.replaceChildren(el("h2", {}, `Distribution of ${METRICS[wanted.metric]}, ${app.window}`), distribution(nodes, wanted.metric));
-    spread.hidden = Boolean(nothing);
+    summary.hidden = spread.hidden = Boolean(nothing); // before it is measured
+    spread.replaceChildren(el("h2", {}, `Distribution of ${METRICS[wanted.metric]}, ${app.window}`), distribution(nodes, wanted.metric, spread.clientWidth));
     const some = chosen(nodes, wanted);
     shownNodes.textContent = some.length === nodes.length ? "" : `${some.length} of ${count(nodes.length, "node")}`;
     cells.metric = wanted.metric;
@@ -111,10 +111,11 @@ function totalsOf(nodes, metric) {
   ]);
 }
 
-function distribution(nodes, metric) {
+/** As wide as the card is, so that texts keep their size. */
+function distribution(nodes, metric, room) {
   const bins = histogram(nodes, metric);
   const most = Math.max(1, ...bins);
-  const width = 1200, height = 100, bar = width / bins.length;
+  const width = Math.max(260, room - 34), height = 100, bar = width / bins.length;
   const parts = bins.map((many, i) => {
     const tall = many ? Math.max(2, (many / most) * (height - 34)) : 0;
     const rectangle = svg("rect", {

@@ -82,11 +82,11 @@ export function nodeView(app) {
 
   async function askKnown(profile) {
     const { body } = await ask(`scheduler/${encodeURIComponent(profile)}/nodes/${encodeURIComponent(name)}`);
-    const { load: _load, recent, reserved, sampled: _sampled, ...rest } = body.nodes[name];
-    const amounts = (each) => (each && typeof each === "object"
-      ? Object.entries(each).map(([resource, value]) => amount(resource, value)).join(", ") : plain(each));
-    return el("dl.steps", {}, [...Object.entries(rest).map(([key, value]) => [key, amounts(value)]),
-      ["recently assigned", count(recent.length, "pod")], ["reserved for", reserved.join(", ") || "none"],
+    const node = body.nodes[name];
+    const amounts = (each) => Object.entries(each).map(([resource, value]) => amount(resource, value)).join(", ") || "none";
+    return el("dl.steps", {}, [
+      ["known", plain(node.known)], ...["capacity", "allocatable", "requested", "limits"].map((key) => [key, amounts(node[key])]),
+      ["pods", String(node.pods)], ["recently assigned", count(node.recent.length, "pod")], ["reserved for", node.reserved.join(", ") || "none"],
     ].map(([key, value]) => [el("dt", {}, key), el("dd", {}, value)]).flat());
   }
 
@@ -150,7 +150,7 @@ class Pictures {
     this.last = [answers, windows];
     const data = CHARTS.map(([type, operator]) => aligned(answers, type, operator));
     this.shown = [answers[0].start, answers[0].end];
-    if (this.charts.length && this.range === windows.join()) {
+    if (this.range === windows.join() && this.place.contains(this.charts[0]?.root ?? null)) {
       this.charts.forEach((chart, i) => chart.setData(data[i]));
       this.words.forEach((place, i) => { place.textContent = inWords(data[i], windows); });
       return;

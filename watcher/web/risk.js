@@ -69,6 +69,7 @@ export function riskView(app) {
     const nothing = app.nothing();
     const known = withLoad(app.state.nodes, wanted.metric).sort((a, b) => reach(b, wanted) - reach(a, wanted));
     summary.replaceChildren(numbersOf(known, wanted));
+    summary.hidden = Boolean(nothing);
     show(place, nothing, spread);
     show(packedPlace, nothing, packed);
     const most = Math.max(20, ...known.map((node) => node.load.deviation));

@@ -15,7 +15,7 @@ export function scoreView(app) {
       el("p.quiet", { id: "manifest-help" }, "A Pod, or what makes pods: a Deployment, StatefulSet, DaemonSet, Job, … Nothing is created, and nothing reserved.")),
     el("div.tools", {}, profiles, el("button", {}, "Rank nodes")));
   const root = el("div.columns", {}, el("div.stack", {}, form, why), answer);
-  let asked = false, last = null;
+  let asked = false, last = null, explained = null; // the answer that is shown, and the node that it is shown with
 
   const profile = () => app.params.get("profile") ?? "";
 
@@ -23,7 +23,7 @@ export function scoreView(app) {
     const { overview } = app.state;
     if (overview && !overview.scheduler) {
       root.replaceChildren(told("No scheduling plug-ins are configured.", "A [scheduler.NAME] in the settings names some: docs/scheduling.md. load-watcher demo has them."));
-    } else if (last) show();
+    } else if (last && explained !== app.params.get("node")) show();
   }
 
   async function askProfiles() {
@@ -44,13 +44,15 @@ export function scoreView(app) {
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       last = null;
+      asked = error.status !== 401; // with a token it is asked again
       why.replaceChildren();
       answer.replaceChildren(el("div.card", { role: "alert" }, el("p.bad", {}, error.message), el("p.quiet", {}, error.hint)));
     }
   }
 
   function show() {
-    const chosen = last.nodes.find((node) => node.name === app.params.get("node")) ?? last.nodes[0];
+    explained = app.params.get("node");
+    const chosen = last.nodes.find((node) => node.name === explained) ?? last.nodes[0];
     const rows = last.nodes.map((node, i) => [
       el("button.plain", { type: "button", onclick: () => app.set({ node: node.name }), "aria-pressed": String(node === chosen) }, node.name),
       String(i + 1), el("span", { className: node.passes ? "" : "bad" }, scoreOf(node)), reasonOf(node),
