@@ -167,7 +167,7 @@ class Extender:
         filtered = profile.filter(info, rows, now=self._now())
         if self._decisions is not None:
             self._decisions.filtered(captured[0], info, there, filtered, asked=len(names))
-        return _json(wire.filtered(args, names, filtered.failures(there)))
+        return _json(wire.filtered(args, names, filtered.failures(there), filtered.unresolvable(there)))
 
     async def prioritize(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """ExtenderArgs -> HostPriorityList."""

@@ -41,12 +41,14 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Whether each of n nodes may have the pod: `reasons[code[i]]` says why not, code 0 is "it may"."""
+    """Whether each of n nodes may have the pod: `reasons[code[i]]` says why not, code 0 is "it may". With a code that
+    is `unresolvable` it would not have it if all other pods went."""
 
     codes: I64
     reasons: tuple[str, ...] = ("",)
     steps: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    unresolvable: frozenset[int] = frozenset()
 
     @property
     def passed(self) -> Bool:

@@ -17,8 +17,8 @@ where that is "allocatable" the pod counts as much as the node has; pods that ha
 node does not have is left out for that node, with its weight. `capacity` is allocatable times the ratio (percent) of
 the node's annotation node.koordinator.sh/limit-to-allocatable, else of `limitToAllocatableRatio`, else 100.
 
-With `filter` a node is rejected where the pod's limit does not fit into what is left of that capacity; pods of
-DaemonSets, and limits of zero, always fit.
+With `filter` a node is rejected where the pod's limit does not fit into what is left of that capacity, and for good
+where it is more than all of it; pods of DaemonSets, and limits of zero, always fit.
 """
 
 from __future__ import annotations
@@ -234,13 +234,21 @@ class NodeResourceLimits:
             return Verdicts(codes)
         counted = self._limit_of(pod.pod)
         steps: dict[str, npt.NDArray[Any]] = {}
+        never = codes
         for code, name in enumerate(self._names, start=1):
             capacity, limits = self._state(table, name, rows)
             more = self._of(counted, name, table, rows)
             codes = np.where((codes == 0) & (more > 0) & (more > capacity - limits), code, codes)
+            never = np.where((never == 0) & (more > 0) & (more > capacity), code + len(self._names), never)
             steps[f"{name} limits"], steps[f"{name} capacity"] = limits, capacity
-        reasons = ("", *(f"Insufficient {name} limit" for name in self._names))
-        return Verdicts(codes, reasons, steps, {"podLimits": self._shown(counted)})
+        insufficient = tuple(f"Insufficient {name} limit" for name in self._names)
+        return Verdicts(
+            np.where(never > 0, never, codes),
+            ("", *insufficient, *insufficient),
+            steps,
+            {"podLimits": self._shown(counted)},
+            unresolvable=frozenset(range(len(insufficient) + 1, 2 * len(insufficient) + 1)),
+        )
 
     def _state(self, table: Table, resource: str, rows: I64) -> tuple[I64, I64]:
         """Capacity and limits of the nodes."""

@@ -42,6 +42,11 @@ class Filtered:
                 found.setdefault(names[i], verdicts.reasons[int(verdicts.codes[i])])
         return found
 
+    def unresolvable(self, names: Sequence[str]) -> frozenset[str]:
+        """Those of them that would not pass if all other pods went: none can be preempted for this one."""
+        codes = [(verdicts.codes, list(verdicts.unresolvable)) for _, verdicts in self.parts if verdicts.unresolvable]
+        return frozenset(names[i] for each, never in codes for i in np.flatnonzero(np.isin(each, never)).tolist())
+
 
 class Profile:
     """The plug-ins of a profile, made for a table. Where it takes the place of `before`, a profile of the same name,

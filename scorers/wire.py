@@ -6,7 +6,7 @@ write them in lower case by hand: both are read here. To Go a null is what is no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -52,7 +52,8 @@ class ExtenderFilterResult(
     },
 ):
     """The nodes that may have the pod, in the form in which they were sent, and why the others may not.
-    `unresolvable` is for nodes that would not take the pod if others went; load is never that."""
+    `unresolvable` is for nodes that would not take the pod if others went, where kube-scheduler preempts none; load is
+    never that."""
 
     nodes: NodeList | None = None
     node_names: list[str] | None = None
@@ -162,9 +163,15 @@ def name_of(node: msgspec.Raw) -> str:
         raise ValueError(f"a node cannot be read: {error}") from None
 
 
-def filtered(args: ExtenderArgs, names: Sequence[str], failed: dict[str, str]) -> ExtenderFilterResult:
-    """The answer to `args`, whose nodes have these names."""
+def filtered(
+    args: ExtenderArgs, names: Sequence[str], failed: Mapping[str, str], unresolvable: Collection[str] = ()
+) -> ExtenderFilterResult:
+    """The answer to `args`, whose nodes have these names: why some failed, and which of these for good."""
+    parts = (
+        {name: why for name, why in failed.items() if name not in unresolvable},
+        {name: why for name, why in failed.items() if name in unresolvable},
+    )
     if args.node_names is not None:
-        return ExtenderFilterResult(node_names=[name for name in names if name not in failed], failed=failed)
+        return ExtenderFilterResult(None, [name for name in names if name not in failed], *parts)
     kept = [item for item, name in zip(items_of(args), names, strict=True) if name not in failed]
-    return ExtenderFilterResult(nodes=NodeList(kept), failed=failed)
+    return ExtenderFilterResult(NodeList(kept), None, *parts)

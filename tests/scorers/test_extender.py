@@ -122,6 +122,22 @@ def test_filter_answers_in_the_form_in_which_it_was_asked(served: Served) -> Non
     assert whole["FailedNodes"] == {"hot": reason}
 
 
+def test_a_node_that_is_too_small_is_none_to_preempt_pods_on() -> None:
+    """As for kube-scheduler's own requests: what no preemption resolves is told apart from what is taken."""
+    cluster = a_cluster()
+    cluster.set_node("small", node("small", {"cpu": "1", "memory": "8Gi"}))
+    cluster.set_pod(None, pod("db", node="warm", containers=[{"limits": {"cpu": "3"}}]), now=NOW)
+    plugins = (PluginSettings("NodeResourceLimits", 1, {"filter": True}, ("filter",)), PLUGINS[2])
+    asked = asking("cold", "warm", "hot", "small")
+    asked["Pod"]["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "2"}}
+    with (served := Served(cluster, plugins=plugins)).live:
+        answer = served.post("filter", asked).json()
+    assert answer["NodeNames"] == ["cold"]
+    hot = "node(s) cpu load with the pod is above the threshold"
+    assert answer["FailedNodes"] == {"warm": "Insufficient cpu limit", "hot": hot}
+    assert answer["FailedAndUnresolvableNodes"] == {"small": "Insufficient cpu limit"}
+
+
 def test_keys_in_any_case_are_read_as_go_reads_them(served: Served) -> None:
     """People write them by hand."""
     body = {key.lower(): value for key, value in asking("cold", "warm").items()}
