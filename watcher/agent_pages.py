@@ -118,7 +118,7 @@ class AgentPages:
             async with asyncio.timeout(TIMEOUT_S):
                 return [Place(kind, url.with_host(address), url) for address in await addresses_of(url)]
         except (OSError, UnicodeError) as error:  # TimeoutError is an OSError
-            log.info("%s of [dashboard] has no address now: %s", url.host, str(error) or "no answer")
+            log.debug("%s of [dashboard] has no address now: %s", url.host, str(error) or "no answer")
             return []
 
     async def page(self, name: str, page: str) -> bytes:

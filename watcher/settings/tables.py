@@ -812,10 +812,10 @@ class DashboardSettings(Table):
     agents: tuple[str, ...] | None = field(
         default=None,
         metadata=about(
-            values.several(_PEER, called='addresses, like ["http://load-watcher-agent:2021"]'),
+            values.several(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
             "Agents whose plan and audit are shown. A name stands for all of its addresses, as that of a headless "
             "Service does, whose selector says by which label pods are found.",
-            example='["http://load-watcher-agent:2021"]',
+            example='["http://load-watcher-agent:2023"]',
         ),
     )
     qrm: tuple[str, ...] | None = field(
