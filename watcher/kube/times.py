@@ -8,7 +8,11 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-_DURATION = re.compile(r"(?:(?P<h>\d{1,9})h)?(?:(?P<m>\d{1,9})m(?!s))?(?:(?P<s>\d{1,9}(?:\.\d{0,9})?)s)?", re.ASCII)
+_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
+_PART = re.compile(
+    rf"(\d{{1,12}}(?:\.\d{{0,9}})?|\.\d{{1,9}})({'|'.join(sorted(_UNITS_S, key=len, reverse=True))})", re.ASCII
+)
+_DURATION = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
 
 
 def read_time(text: str) -> float | None:
@@ -21,9 +25,9 @@ def read_time(text: str) -> float | None:
 
 
 def read_duration(text: str) -> float | None:
-    """Seconds of a Go duration of hours, minutes and seconds ("1m0.5s"), None for anything else."""
-    match = _DURATION.fullmatch(text)
-    if match is None or not text:
+    """Seconds of a Go duration ("1m0.5s", "1.5h", "300ms", "0"), None for anything else and for negative ones."""
+    if text == "0":
+        return 0.0
+    if not _DURATION.fullmatch(text):
         return None
-    hours, minutes, seconds = (float(match[unit] or 0) for unit in "hms")
-    return 3600 * hours + 60 * minutes + seconds
+    return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
