@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from agent.qrm.settings import QrmSettings
     from agent.settings import AgentSettings
+    from watcher.doctor import Examination, Result
     from watcher.model import Window
     from watcher.parts import Part
     from watcher.recording import Progress, Recording
@@ -314,8 +315,16 @@ def _url(_context: click.Context, _parameter: click.Parameter, given: str | None
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="What evicts by load, to hold against the scheduler: LowNodeLoad of a descheduler, NodeQOS policies.",
 )
+@click.option("--only", multiple=True, metavar="CHECK", help="Look at this alone, and at what it needs: agent, say.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
-def doctor(url: str, scheduler_files: Sequence[Path], evictor_files: Sequence[Path], output: str, **given: Any) -> None:
+def doctor(
+    url: str,
+    scheduler_files: Sequence[Path],
+    evictor_files: Sequence[Path],
+    only: Sequence[str],
+    output: str,
+    **given: Any,
+) -> None:
     """Say what is wrong with this deployment, one line each, with the cure.
 
     Takes the flags of serve, and changes nothing. Exit 0: all well (warnings included); 1: something failed; 2: it
@@ -326,6 +335,11 @@ def doctor(url: str, scheduler_files: Sequence[Path], evictor_files: Sequence[Pa
     from watcher import doctor
     from watcher.doctor import pages
 
+    checks: tuple[doctor.Check, ...] = (*doctor.CHECKS, doctor.Check("agent", _examine_agent, needs=("settings",)))
+    if unknown := sorted(set(only) - {check.name for check in checks}):
+        known = ", ".join(check.name for check in checks)
+        raise click.BadParameter(f"there is no check {unknown[0]}; there are {known}", param_hint="--only")
+    checks = doctor.chosen(checks, only) if only else checks
     _log_for_doctor(verbose=bool(given["verbose"]))
     examination = doctor.Examination(
         lambda: _load(given),
@@ -336,13 +350,19 @@ def doctor(url: str, scheduler_files: Sequence[Path], evictor_files: Sequence[Pa
         evictor_files=evictor_files,
     )
     if output == "json":
-        report = asyncio.run(doctor.run(examination))
+        report = asyncio.run(doctor.run(examination, checks=checks))
         click.echo(pages.as_json(report))
     else:
         with pages.Printer() as printer:
-            report = asyncio.run(doctor.run(examination, tell=printer.tell))
+            report = asyncio.run(doctor.run(examination, checks=checks, tell=printer.tell))
         printer.close(report)
     raise SystemExit(report.exit_code)
+
+
+async def _examine_agent(examination: Examination) -> Sequence[Result]:
+    from agent.doctor import agent
+
+    return await agent(examination)
 
 
 def _log_for_doctor(*, verbose: bool) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from agent.cgroups import Driver
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, write
+from tests.doctor import Told, doctor
 from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.proc import FakeProc
@@ -339,3 +340,29 @@ def test_of_two_agents_with_files_of_their_own_one_acts_and_then_the_other(machi
             assert second.get("/audit").json() == {"deeds": []}
             assert first.stop() == 0
             wait_for(lambda: second.get("/audit?kind=throttle").json()["deeds"], what="the second to act")
+
+
+def test_the_doctor_asks_one_that_runs(machine: Machine, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(machine.root)
+    token = machine.root / "token"
+    token.write_text("secret\n")
+    with agent(machine, kubelet, token_file=token) as process:
+        wait_for(lambda: process.get("/healthz").json()["cycle"] > 2, what="some cycles")
+        machine.put(a_rule(metricRule={"name": "cpu_load_15_min", "value": "4"}))
+        port = {"port": process.port, "kubelet": kubelet.url}
+
+        def told(**more: object) -> Told:
+            return doctor("--only", "agent", *machine.settings(**{**port, **more}))
+
+        found = told(token_file=token)
+        found.one("agent", "ok", f"an agent answers at http://127.0.0.1:{process.port}: node node-1", "preview")
+        found.one("agent", "ok", "nothing is wrong with the policies", "rules in force: 1")
+        told().one("agent", "fail", "does not let us read without its token", "agent.token_file")
+        told(token_file=token, mode="enforce").one("agent", "warn", "although these settings say enforce")
+        write(machine.policies, all="kind: NodeQOS\n")
+        authorised = {"Authorization": "Bearer secret"}
+        wait_for(
+            lambda: process.get("/explain", headers=authorised).json()["policies"]["problems"], what="it to be seen"
+        )
+        told(token_file=token).one("agent", "fail", "the ones before stay in force", "load-watcher agent --check")
+    told(token_file=token, port=kubelet.url.rpartition(":")[2]).one("agent", "fail", "is no agent of load-watcher")

@@ -7,19 +7,20 @@ say what it means.
 `results` is what a check may say, `examination` runs the checks of the table below, `pages` writes them down. The rest
 are checks: `surroundings` (settings, environment), `listening` (port, a running service), `database`, `source` (the
 provider and its samples), `pods` (what they use), `cluster` (Kubernetes: access, permissions, names of nodes),
-`scheduler` (the configuration of kube-scheduler, with `extenders`, `plugins` and `circles`).
+`scheduler` (the configuration of kube-scheduler, with `extenders`, `plugins` and `circles`). What other packages look
+at (`agent.doctor`) the command line adds to the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from watcher import __version__
 from watcher.doctor import cluster, database, listening, pods, scheduler, source, surroundings
-from watcher.doctor.examination import Check, Examination, examine
+from watcher.doctor.examination import Check, Examination, chosen, examine
 from watcher.doctor.results import Report, Result, Status
 
-__all__ = ["CHECKS", "Check", "Examination", "Report", "Result", "Status", "run"]
+__all__ = ["CHECKS", "Check", "Examination", "Report", "Result", "Status", "chosen", "run"]
 
 CHECKS = (
     Check("settings", surroundings.settings),
@@ -43,6 +44,11 @@ CHECKS = (
 """All checks, in the order in which they are told."""
 
 
-async def run(examination: Examination, *, tell: Callable[[Result], None] = lambda result: None) -> Report:
+async def run(
+    examination: Examination,
+    *,
+    checks: Sequence[Check] = CHECKS,
+    tell: Callable[[Result], None] = lambda result: None,
+) -> Report:
     """Look at everything; `tell` hears each result as soon as its turn has come."""
-    return Report(__version__, await examine(examination, CHECKS, tell=tell))
+    return Report(__version__, await examine(examination, checks, tell=tell))

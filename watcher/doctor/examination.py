@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -71,6 +71,19 @@ class Check:
     needs: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     deadline: float = DEADLINE_S
+
+
+def chosen(checks: Sequence[Check], names: Collection[str]) -> tuple[Check, ...]:
+    """Those of these names, and what they need."""
+    wanted = set(names)
+    for check in reversed(checks):
+        if check.name in wanted:
+            wanted |= set(check.needs)
+    return tuple(
+        replace(check, after=tuple(name for name in check.after if name in wanted))
+        for check in checks
+        if check.name in wanted
+    )
 
 
 async def examine(

@@ -149,7 +149,7 @@ def test_text_is_a_line_for_each_result_whatever_its_length(source: list[str]):
     assert len(series) > 80
     assert "skipped scheduler    no scheduler configuration is named" in lines
     assert "                     cure: give one with --scheduler-config FILE to have it read" in lines
-    assert " 0 warnings, 0 failed, 7 skipped" in lines[-1]
+    assert " 0 warnings, 0 failed, 8 skipped" in lines[-1]
 
 
 def test_a_terminal_gets_colours_and_its_width(tmp_path: Path):
@@ -347,7 +347,7 @@ def test_a_database_that_is_there_or_will_be(tmp_path: Path):
     assert [] == os.listdir(tmp_path)
     upgrade(database_at("sqlite:///load-watcher.db"))
     before = {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
-    doctor().one("database", "ok", "has schema 0003")
+    doctor().one("database", "ok", "has schema 0004")
     assert before == {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
 
 
@@ -383,7 +383,7 @@ def test_a_database_on_a_server(server_database: str):
     mine = ("--store-url", server_database, "--set", "store.watcher_id=a", "--set", "provider.metrics=CPU")
     doctor(*mine).one("database", "ok", "has no tables yet, serve will make them")
     upgrade(database_at(server_database))
-    doctor(*mine).one("database", "ok", "has schema 0003")
+    doctor(*mine).one("database", "ok", "has schema 0004")
     with database_at(server_database, watcher="a") as other:
         other.acquire(owner="")
         said = doctor(*mine)
