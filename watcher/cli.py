@@ -649,6 +649,7 @@ _SIMULATION_OPTIONS = (
                  help="How old their newest sample is then."),
     click.option("--overload", default=90.0, show_default=True, type=click.FloatRange(1.0, 100.0), callback=_finite,
                  metavar="PERCENT", help="Of a node's CPU or memory; above it is overloaded."),
+    click.option("--anew", is_flag=True, help="Place also the pods that were there when the trace began."),
     click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the numbers here."),
     click.option("--series", type=click.Path(path_type=Path, dir_okay=False), help="Write each minute here, as CSV."),
     click.option("--png", type=click.Path(path_type=Path, dir_okay=False), help="Draw a picture here."),
@@ -727,7 +728,9 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
     settings = _load_or_exit(given, beside={"provider.name": "host"})
     files = command.Files(given["csv_file"], given["series"], given["png"], given["html"])
     with _simulate_errors():
-        options = command.checked(Options(given["refresh"], given["delay"], given["overload"] / 100.0, given["seed"]))
+        options = command.checked(
+            Options(given["refresh"], given["delay"], given["overload"] / 100.0, given["seed"], given["anew"])
+        )
         policies, notices = command.chosen(given["policies"], settings.parts.get("scheduler", {}), cwd=Path.cwd())
         for notice in notices:
             click.echo(f"note: {notice}", err=True)

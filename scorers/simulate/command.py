@@ -111,6 +111,7 @@ def write(files: Files, trace: Path, course: Course, options: Options, runs: Seq
         options.delay,
         options.overload,
         options.seed,
+        options.anew,
     )
     if files.csv is not None:
         files.csv.write_text(pages.as_csv(summaries), encoding="utf-8", newline="")

@@ -45,12 +45,13 @@ ASKED_AGAIN_S = 900.0  # after the planner found nothing
 class Options:
     """`refresh` and `delay` in seconds, whole minutes: how often windows are published, and how old their newest sample
     is then. Above `overload` (a share) of its CPU or memory a node is overloaded. `seed` decides between equal nodes.
-    """
+    `anew`: the pods that were there when the trace began are placed too, in its first minute."""
 
     refresh: float = 60.0
     delay: float = 60.0
     overload: float = 0.9
     seed: int = 1
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ class _Cluster:
         pods = self.course.pods
         while self.next < len(pods) and pods[self.next].arrives <= now:
             pod, self.next = self.next, self.next + 1
-            bound = pods[pod].pinned or pods[pod].there
+            bound = pods[pod].pinned or ("" if self.options.anew else pods[pod].there)
             if bound and self.there[self.index[bound]]:
                 self._start(pod, self.index[bound], now)
             elif not pods[pod].pinned:

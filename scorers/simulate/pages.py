@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from html import escape
 
+from rich import markup
 from rich.table import Table
 
 from scorers.simulate.results import Run, Summary
 
-OVERLOAD, NEVER, EVICTIONS = "overload_node_minutes", "unschedulable", "evictions"
 COLUMNS = (
-    (OVERLOAD, "over-\nload", "node-minutes in which more CPU or memory is wanted than the threshold"),
+    ("overload_node_minutes", "over-\nload", "node-minutes in which more CPU or memory is wanted than the threshold"),
     ("unmet_core_hours", "unmet core-hours", "core-hours that were wanted and not there"),
     ("nodes_used_mean", "nodes\nused", "nodes with a pod that could be elsewhere, mean over time"),
     ("cpu_mean", "CPU\nmean", "percent in use, mean over all node-minutes"),
@@ -28,9 +28,9 @@ COLUMNS = (
     ("cpu_p99", "CPU\np99", "percent in use, 99th percentile over all node-minutes"),
     ("cpu_spread", "CPU\nspread", "deviation between nodes in points, mean over time"),
     ("memory_p99", "memory p99", "percent in use, 99th percentile over all node-minutes"),
-    (NEVER, "never\nplaced", "pods that never found a node"),
+    ("unschedulable", "never\nplaced", "pods that never found a node"),
     ("waited", "waited", "pods that had to wait for a node"),
-    (EVICTIONS, "evic-\ntions", "pods that the agent's planner would have to evict"),
+    ("evictions", "evic-\ntions", "pods that the agent's planner would have to evict"),
 )
 """Of a Summary: what a page shows, how it calls that, and what it is; a table has those with a narrow heading."""
 NARROW = tuple((name, heading) for name, heading, _ in COLUMNS if "\n" in heading)
@@ -50,14 +50,16 @@ class Setting:
     delay: float
     overload: float
     seed: int
+    anew: bool
 
     def told(self) -> list[str]:
         """A few sentences."""
         size = f"{self.nodes:,} nodes, {self.pods:,} pods, {self.minutes / 60.0:g} hours in steps of a minute"
         return [
             f"{self.trace}: {size}" + (f"; {self.note}" if self.note else ""),
-            f"windows are published every {self.refresh:g} s, and are {self.delay:g} s old then; a node is overloaded "
+            f"Windows are published every {self.refresh:g} s, and are {self.delay:g} s old then; a node is overloaded "
             f"above {100.0 * self.overload:g} % of its CPU or memory; seed {self.seed}",
+            *(["The pods that were there when the trace began are placed too"] if self.anew else []),
         ]
 
 
@@ -68,7 +70,7 @@ def as_table(summaries: Iterable[Summary]) -> Table:
     for _, heading in NARROW:
         table.add_column(heading, justify="right", no_wrap=True)
     for summary in summaries:
-        table.add_row(summary.policy, *(_shown(getattr(summary, name)) for name, _ in NARROW))
+        table.add_row(markup.escape(summary.policy), *(_shown(getattr(summary, name)) for name, _ in NARROW))
     return table
 
 

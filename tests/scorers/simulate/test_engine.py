@@ -87,6 +87,16 @@ def test_a_pod_that_was_there_stays_where_it_was():
     assert all({"x": "b"} == placed(of, run(of, policy)) for policy in ("LeastAllocated", "MostAllocated"))
 
 
+def test_a_pod_that_was_there_is_placed_anew_where_that_is_wanted():
+    """But for DaemonSets'."""
+    of = course(
+        node("a"), node("b"), pod("x"), BindRecord(BEGUN, "x", "b"), load("b", 1.0),
+        pod("y", owner="DaemonSet/y"), BindRecord(BEGUN, "y", "b"),
+    )  # fmt: skip
+    assert {"x": "b", "y": "b"} == placed(of, run(of))
+    assert {"x": "a", "y": "b"} == placed(of, run(of, anew=True))
+
+
 def test_a_daemon_runs_on_its_node_and_counts_as_no_use_of_it():
     of = course(
         node("a"),

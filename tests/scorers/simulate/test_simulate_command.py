@@ -94,12 +94,15 @@ class _Links(HTMLParser):
 def test_one_page_with_everything_in_it(trace: Path, tmp_path: Path):
     name = tmp_path / "<b>.csv.gz"
     name.write_bytes(trace.read_bytes())
-    assert 0 == simulate(name, *POLICIES, "--html", tmp_path / "h.html", "--png", tmp_path / "p.png").exit_code
+    assert (
+        0 == simulate(name, *POLICIES, "--html", tmp_path / "h.html", "--png", tmp_path / "p.png", "--anew").exit_code
+    )
     page, links = (tmp_path / "h.html").read_text(), _Links()
     links.feed(page)
     assert not links.elsewhere
     assert 1 == len(links.pictures)
     assert "LeastAllocated" in page
+    assert "are placed too" in page
     assert "&lt;b&gt;.csv.gz" in page
     assert "<b>" not in page
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
