@@ -400,6 +400,34 @@ def test_without_scheduling_plug_ins_the_explorer_says_so(light: Tab) -> None:
         assert [] == light.errors()
 
 
+def test_what_did_not_change_is_not_sent_again(light: Tab) -> None:
+    """Each question has the ETag of the answer before it; after a tick all is sent."""
+    service, statuses = FakeService(), list[int]()
+    light.page.on("response", lambda answer: statuses.append(answer.status) if "/columns" in answer.url else None)
+    with Live(service) as live:
+        light.open(url(live), shows="all fresh")
+
+        def asked() -> list[int]:
+            light.ask_now()
+            light.page.wait_for_load_state("networkidle")
+            return statuses
+
+        wait_for(lambda: 304 in asked(), what="an answer without a body")
+        assert 1 == statuses.count(200)
+        service.published = publish(snapshot_of(small_fleet()), tag="t2")
+        wait_for(lambda: 2 == asked().count(200), what="the next tick")
+        assert light.page.get_by_text("all fresh").is_visible()
+        assert [] == light.wrong
+
+
+def test_no_text_becomes_markup(light: Tab) -> None:
+    """The browser itself refuses it, whoever forgets."""
+    with Live() as live:
+        light.open(url(live), shows="all fresh")
+        forgotten = "(() => { try { document.body.innerHTML = '<b>x</b>'; } catch (error) { return error.name; } })()"
+        assert "TypeError" == light.page.evaluate(forgotten)
+
+
 def test_an_empty_service_says_why(light: Tab) -> None:
     """And shows no picture."""
     with Live(FakeService(published=None)) as live:
