@@ -337,15 +337,15 @@ class Audit:
         limit = max(1, min(wanted.limit, MOST_ROWS_ASKED))
         return self._select(" AND ".join(given) or "1", tuple(given.values()), limit=limit)
 
-    def evictions(self, *, since: float) -> tuple[Eviction, ...]:
-        """Those that were done, or may have been, since then."""
+    def evictions(self, *, after: int = 0) -> Mapping[int, Eviction]:
+        """Those that were done, or may have been, after the deed of that number: by their numbers, oldest first."""
         with self._reading() as connection:
             rows = connection.execute(
-                "SELECT time, namespace, owner FROM deeds WHERE kind = 'evict' AND time >= ?"
+                "SELECT id, time, namespace, owner FROM deeds WHERE id > ? AND kind = 'evict'"
                 " AND outcome IN ('begun', 'done', 'unanswered') ORDER BY id",
-                (since,),
+                (after,),
             )
-            return tuple(Eviction(*row) for row in rows)
+            return {number: Eviction(*row) for number, *row in rows}
 
     def totals(self) -> Mapping[tuple[str, str], int]:
         """How often each kind of deed had each outcome, since the file was made."""

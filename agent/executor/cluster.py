@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 from agent.executor.control import Controls
@@ -63,9 +64,11 @@ class Cluster:
         within: float = 5.0,
         patience: float = PATIENCE_S,
         clock: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`control` is the NAMESPACE/NAME of the ConfigMap (see `control`), `within` the seconds that one eviction may
-        be tried for, `patience` those that anything else may take: a server that hangs must not hold quotas up."""
+        be tried for, `patience` those that anything else may take: a server that hangs must not hold quotas up. By
+        `monotonic` is waited for budgets: who sets the clock makes that no longer."""
         self.node = node
         self.controls = Controls(client, control, node=node, patience=patience)
         self._client = client
@@ -73,6 +76,7 @@ class Cluster:
         self._within = within
         self._patience = patience
         self._clock = clock
+        self._monotonic = monotonic
         self._not_before: dict[str, float] = {}
         self._reporter = Reporter(component=COMPONENT, host=node)
         self._silent_since: float | None = None
@@ -83,7 +87,7 @@ class Cluster:
     async def objection(self, step: EvictStep) -> tuple[Fate, str] | None:
         """Why this pod is not to be evicted, asked of the API itself: what the node knows of it may be old, and a pod
         that is critical must not go whatever a plan says. None if it may. Raises KubeUnreachable."""
-        now = self._clock()
+        now = self._monotonic()
         self._not_before = {uid: until for uid, until in self._not_before.items() if until > now}
         if (until := self._not_before.get(step.uid)) is not None:
             return Fate.PROTECTED, f"a budget refused it a moment ago; again in {until - now:.0f} s"
@@ -103,7 +107,7 @@ class Cluster:
             step.pod, within=self._within, uid=step.uid, grace_seconds=int(step.grace_seconds)
         )
         if done.outcome is Outcome.PROTECTED:
-            self._not_before[step.uid] = self._clock() + (done.retry_after or AGAIN_AFTER_S)
+            self._not_before[step.uid] = self._monotonic() + (done.retry_after or AGAIN_AFTER_S)
         text = ". ".join(filter(None, (done.message, done.hint)))
         return FATES[done.outcome], text
 

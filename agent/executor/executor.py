@@ -28,6 +28,7 @@ from agent.executor.effects import measured, used_by
 from agent.executor.groups import Groups
 from agent.executor.knobs import look_at
 from agent.executor.quotas import PutBack, Quotas, told_of
+from agent.executor.recent import RecentEvictions
 from agent.executor.report import Fate, Report, Result, Stance
 from agent.executor.rivals import process_names, rivals
 from agent.limits import Budget, Limits
@@ -95,6 +96,7 @@ class _Means:
     quotas: Quotas
     cluster: Cluster | None
     limits: Limits
+    recent: RecentEvictions
     clock: Callable[[], float]
 
 
@@ -111,10 +113,12 @@ class Executor:
         cluster: Cluster | None = None,
         permissions: Permissions | None = None,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._permissions = permissions or Permissions()
-        quotas = Quotas(audit, groups, clock=clock)
-        self._means = _Means(audit, groups, quotas, cluster, self._permissions.limits, clock)
+        quotas, limits = Quotas(audit, groups, clock=clock), self._permissions.limits
+        recent = RecentEvictions(audit, window=limits.window, clock=clock, monotonic=monotonic)
+        self._means = _Means(audit, groups, quotas, cluster, limits, recent, clock)
         self._brake: Enforcement | None = None
         self._undone: SchedulingStep | None = None
         self._tainted_at: float | None = None
@@ -162,9 +166,7 @@ class Executor:
 
     async def budget(self) -> Budget:
         """What this node may evict now, by its own limits. Raises AuditError."""
-        limits = self._means.limits
-        since = self._means.clock() - limits.window
-        return Budget(limits, await _in_thread(self._means.audit.evictions, since=since))
+        return Budget(self._means.limits, await _in_thread(self._means.recent.past))
 
     async def knobs(self, state: State, *, wanted: bool) -> Knobs:
         """What the groups of the pods have besides quotas, if that is `wanted` or something of it is to be put back.
@@ -412,8 +414,7 @@ class _Run:
         """Ask whoever can say no, from the nearest to the farthest; then write it down, and do it."""
         audit, cluster, limits, now = self.means.audit, self.means.cluster, self.means.limits, self.means.clock()
         assert cluster is not None  # _forbidden saw to it
-        past = await _in_thread(audit.evictions, since=now - limits.window)
-        if why := limits.refusal(past, step):
+        if why := limits.refusal(await _in_thread(self.means.recent.past), step):
             return Result(step, Fate.NOT_ALLOWED, why)
         try:
             objection = await cluster.objection(step)
@@ -426,6 +427,7 @@ class _Run:
             return Result(step, Fate.NOT_ALLOWED, why)
         deed = self._deed(step, owner=step.owner, after={"graceSeconds": step.grace_seconds})
         begun = await _in_thread(audit.begin, deed)
+        self.means.recent.note(begun.id)
         self.acting = Result(step, Fate.UNANSWERED, "it may have been asked for", begun.id)
         fate, text = await cluster.evict(step)
         result = self.acting = Result(step, fate, text, begun.id)

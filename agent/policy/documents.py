@@ -19,7 +19,6 @@ from agent.policy.problems import Complaints, Place, shown
 
 LARGEST_FILE = 1 << 20
 """A ConfigMap cannot be larger."""
-DEEPEST = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +58,14 @@ class _Loader(yaml.SafeLoader):
             )
         return super().compose_node(parent, index)
 
+    def construct_scalar(self, node: Any) -> Any:
+        text = super().construct_scalar(node)
+        try:
+            str(text).encode()
+        except UnicodeEncodeError:  # what JSON writes as \ud800 is half a character: nobody could be told of it
+            raise yaml.MarkedYAMLError(problem="half a character is no text", problem_mark=node.start_mark) from None
+        return text
+
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
@@ -74,6 +81,14 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+
+
+def one_value(text: str) -> Any:
+    """What stands in a text of a single document, an annotation for instance. Raises ValueError, which says why not."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ValueError(_in_one_line(error)) from error
 
 
 def read_text(origin: str, text: str, complaints: Complaints) -> tuple[Document, ...] | None:

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
-import yaml
 
 from agent import model
 from agent.policy import schema
-from agent.policy.documents import Document
+from agent.policy.documents import Document, one_value
 from agent.policy.fields import read
 from agent.policy.problems import Complaints, Place, near, shown
 from watcher.kube.quantity import NANO, nano
@@ -368,13 +367,14 @@ def _additions(document: Document, rules: Collection[str], complaints: Complaint
     if not text:
         return {}
     with complaints.at("metadata"), complaints.at("annotations"), complaints.at(schema.RULES_ANNOTATION):
+        given, why = None, ""
         try:
-            given = yaml.safe_load(text)
-        except (yaml.YAMLError, RecursionError, ValueError):
-            given = None
+            given = one_value(text)
+        except ValueError as error:
+            why = f" ({error})"
         if not isinstance(given, dict):
             cure = 'Like {cpu-high: {restoreValue: "3500", minDwellSeconds: 60, onMissing: nothing}}.'
-            complaints.problem("must be YAML or JSON: a mapping of rules' names", cure)
+            complaints.problem(f"must be YAML or JSON: a mapping of rules' names{why}", cure)
             return {}
         return {str(name): _addition(str(name), value, rules, complaints) for name, value in given.items()}
 
@@ -407,10 +407,28 @@ def _pod_qos(document: Document, complaints: Complaints) -> model.PodQos:
                     _check_every_pod(document, complaints)
         elif selector is None or not selector.requirements:
             complaints.notice("selects no pod: it has neither a labelSelector nor a scopeSelector")
+        if complaints.spotless() and _says_only_who_is_spared(selector, scopes or ()):
+            complaints.notice("selects every pod but for those that it leaves out")
         with complaints.at("allowedActions"):
             if not spec.allowed_actions and complaints.spotless():
                 complaints.notice("allows no action: no pod suffers anything by it")
     return model.PodQos(document.name, frozenset(spec.allowed_actions), selector, scopes)
+
+
+def _says_only_who_is_spared(selector: model.LabelSelector | None, scopes: tuple[model.PodScope, ...]) -> bool:
+    """Whether all that it asks for is what nearly every pod has: not to be one of some."""
+    requirements = selector.requirements if selector is not None else ()
+    labels = [operator in ("NotIn", "DoesNotExist") for _, operator, _ in requirements]
+    spared = [*labels, *(scope.operator == "NotIn" or _is_everything(scope) for scope in scopes)]
+    return bool(spared) and all(spared)
+
+
+def _is_everything(scope: model.PodScope) -> bool:
+    """Whether it names each class there is, or every priority that a pod of a user's may have."""
+    if scope.scope == "QOSClass":
+        return set(scope.values) >= set(_CLASSES)
+    users = (-model.CRITICAL_PRIORITY, model.CRITICAL_PRIORITY // 2)
+    return any(lowest <= users[0] and highest >= users[1] for lowest, highest in scope.ranges)
 
 
 def _check_every_pod(document: Document, complaints: Complaints) -> None:

@@ -16,6 +16,8 @@ from agent.policy.documents import Document, read_text
 from agent.policy.objects import AVOIDANCE_ACTION, NodeQos, PolicyObject, read_object
 from agent.policy.problems import Complaints, Notice, Place, Problem, near
 
+MOST_PERCENT = 100.0
+
 Key = tuple[str, str]
 """Kind and name."""
 
@@ -195,9 +197,21 @@ def _check_watermarks(policies: PolicySet, complaints: Complaints) -> None:
                 "between the two it would do both",
                 f"The restoreValue in {schema.RULES_ANNOTATION} must not be above the value of the metricRule.",
             )
-    for (_, one), (place, other) in combinations(rules, 2):
+        if rule.watermark >= MOST_PERCENT and _is_percentage(rule.metric):
+            complaints.notice(f"is never triggered: {rule.metric} is a percentage, and never above {MOST_PERCENT:.0f}")
+    for (first, one), (place, other) in combinations(rules, 2):
         complaints.place = place
-        _check_pair(one, other, complaints)
+        if one.key == other.key and first.object != place.object and one.name:
+            complaints.problem(
+                f"is {one.key}, and so is the one of {first.object}: their samples would be counted together",
+                "NodeQOSEnsurancePolicy is the older name of NodeQOS: leave one of the two objects out.",
+            )
+        elif one.metric and one.watermark and other.watermark:
+            _check_pair(one, other, complaints)
+
+
+def _is_percentage(metric: str) -> bool:
+    return metric.endswith("_utilization") or metric.startswith(("psi_", "window_cpu_", "window_memory_"))
 
 
 def _check_pair(one: model.Rule, other: model.Rule, complaints: Complaints) -> None:

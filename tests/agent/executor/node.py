@@ -62,6 +62,8 @@ class FakeNode:
     driver: Driver = Driver.SYSTEMD
     server: FakeKube | None = None
     now: float = NOW
+    set_by: float = 0.0
+    """How far somebody set the wall clock ahead (or back)."""
     patience: float = 60.0
     """For an answer of the server: long, for this machine may be busy."""
     listen: Callable[[Deed], None] = lambda _: None
@@ -144,7 +146,8 @@ class FakeNode:
                     control=CONTROL,
                     within=0.0,
                     patience=self.patience,
-                    clock=lambda: self.now,
+                    clock=lambda: self.now + self.set_by,
+                    monotonic=lambda: self.now,
                 )
             given = {"enforce": True, "proc": self.directory / "proc", **permissions}
             executor = Executor(
@@ -152,7 +155,8 @@ class FakeNode:
                 self.groups(),
                 cluster=cluster,
                 permissions=Permissions(**given),
-                clock=lambda: self.now,
+                clock=lambda: self.now + self.set_by,
+                monotonic=lambda: self.now,
             )
             try:
                 async with asyncio.timeout(60):

@@ -178,7 +178,7 @@ def test_what_the_api_answers_is_kept_apart(node: FakeNode, server: FakeKube, co
     report = node.run(evict(0))
     assert [fate] == fates(report)
     assert ((evict(0),) if fate is Fate.UNANSWERED else ()) == report.booked
-    assert 1 == len(node.audit.evictions(since=NOW)) + (fate is Fate.FAILED)
+    assert 1 == len(node.audit.evictions()) + (fate is Fate.FAILED)
 
 
 # --- limits of this node ---------------------------------------------------------------------------------------------
@@ -196,6 +196,64 @@ def test_no_more_go_than_the_limits_of_node_namespace_and_owner_allow(node: Fake
     assert [Fate.NOT_ALLOWED] == fates(node.run(evict(4), limits=Limits()))  # a restart does not make it forget
     node.now += 601.0
     assert [Fate.DONE] == fates(node.run(evict(4), limits=Limits()))
+
+
+@pytest.mark.parametrize("jump", [3_600.0, -3_600.0])
+def test_a_clock_that_is_set_neither_forgets_evictions_nor_counts_them_longer(
+    node: FakeNode, server: FakeKube, jump: float
+):
+    node.add(0, 1, 2)
+    limits = Limits(node=1)
+
+    async def act(executor: Executor) -> list[Fate]:
+        found: list[Fate] = []
+        for number, seconds in enumerate((0.0, 300.0, 610.0)):
+            node.now, node.set_by = NOW + seconds, jump if seconds else 0.0
+            plan = Plan(node.now, (evict(number),))
+            assert len((await executor.budget()).past) == (seconds == 300.0)
+            report = await executor.run(plan, state=node.state(), cycle=number, needed=always)
+            found += fates(report)
+        return found
+
+    assert [Fate.DONE, Fate.NOT_ALLOWED, Fate.DONE] == node.acting(act, limits=limits)
+
+
+def test_evictions_of_a_clock_that_was_set_back_over_a_restart_count_for_one_window(node: FakeNode, server: FakeKube):
+    node.add(0, 1, 2)
+    limits = Limits(node=1)
+    assert [Fate.DONE] == fates(node.run(evict(0), limits=limits))
+    node.set_by = -3_600.0
+
+    async def act(executor: Executor) -> list[Fate]:
+        found: list[Fate] = []
+        for seconds in (20.0, 625.0):
+            node.now = NOW + seconds
+            plan = Plan(node.now, (evict(1),))
+            found += fates(await executor.run(plan, state=node.state(), cycle=1, needed=always))
+        return found
+
+    assert [Fate.NOT_ALLOWED, Fate.DONE] == node.acting(act, limits=limits)
+
+
+@pytest.mark.parametrize("jump", [3_600.0, -3_600.0])
+def test_a_clock_that_is_set_makes_the_wait_for_a_budget_neither_shorter_nor_longer(
+    node: FakeNode, server: FakeKube, jump: float
+):
+    node.add(0)
+    server.pod("shop/p0", node="node-1", metadata={"uid": "uid-0", "labels": {"app": "x"}})
+    budget(server, 0)
+
+    async def act(executor: Executor) -> list[Fate]:
+        found: list[Fate] = []
+        for seconds in (0.0, 20.0, 40.0):
+            node.now, node.set_by = NOW + seconds, jump if seconds else 0.0
+            plan = Plan(node.now, (evict(0),))
+            found += fates(await executor.run(plan, state=node.state(), cycle=1, needed=always))
+            if seconds == 20.0:
+                budget(server, 1)
+        return found
+
+    assert [Fate.PROTECTED, Fate.PROTECTED, Fate.DONE] == node.acting(act)
 
 
 NAMES = st.sampled_from(["a", "b"])

@@ -414,6 +414,60 @@ def test_a_rule_that_asks_for_what_its_metric_cannot_give_is_told():
     assert "nothing can be throttled for container_sched_run_queue_time" in notice.message
 
 
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        ("{high: &a [1], b: {restoreValue: *a}}", "line 1, column 34: aliases"),  # nine levels of which fill a memory
+        ("{high: {restoreValue: 1, restoreValue: 2}}", "restoreValue is given twice"),
+        ("{high: [", "line 1, column"),
+        ("[high]", "must be YAML or JSON"),
+    ],
+)
+def test_an_annotation_is_read_as_carefully_as_a_file(annotation: str, words: str):
+    found = problems(node_qos(annotations={"load-watcher.io/rules": annotation}), throttling())
+    assert words in found["metadata.annotations.load-watcher.io/rules"]
+
+
+def test_a_percentage_that_is_never_reached_is_told():
+    rule = a_rule(metricRule={"name": "cpu_total_utilization", "value": 100}, actionName="taint")
+    (notice,) = reading(node_qos(rule), an_object("AvoidanceAction", "taint")).notices
+    assert "is never triggered: cpu_total_utilization is a percentage" in notice.message
+    below = a_rule(metricRule={"name": "cpu_total_utilization", "value": 99}, actionName="taint")
+    assert not reading(node_qos(below), an_object("AvoidanceAction", "taint")).notices
+
+
+def _scoped(name: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"scopeSelector": {"matchExpressions": [{"scopeName": name, "operator": operator, "values": list(values)}]}}
+
+
+@pytest.mark.parametrize(
+    ("selectors", "told"),
+    [
+        (_scoped("Namespace", "NotIn", "kube-system"), True),
+        (_scoped("QOSClass", "In", "BestEffort", "Burstable", "Guaranteed"), True),
+        (_scoped("Priority", "In", "-2147483648-2147483647"), True),
+        ({"labelSelector": {"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}}, True),
+        (_scoped("Namespace", "In", "kube-system"), False),
+        (_scoped("QOSClass", "In", "BestEffort", "Burstable"), False),
+        (_scoped("Priority", "In", "0-3000"), False),
+        ({"labelSelector": {"matchLabels": {"b": "c"}}, **_scoped("Namespace", "NotIn", "kube-system")}, False),
+    ],
+)
+def test_a_pod_qos_that_names_nobody_in_particular_is_told(selectors: dict[str, Any], told: bool):
+    found = reading(an_object("PodQOS", allowedActions=["throttle"], **selectors), throttling())
+    assert not found.problems
+    words = ["selects every pod but for those that it leaves out"] if told else []
+    assert words == [each.message for each in found.notices]
+
+
+def test_rules_of_the_older_and_the_newer_kind_that_have_one_name_are_refused():
+    """Their samples would be counted together."""
+    older = {**node_qos(), "kind": "NodeQOSEnsurancePolicy"}
+    (found,) = reading(node_qos(), older, throttling()).problems
+    assert "is cpu.high, and so is the one of NodeQOS/cpu" in found.message
+    assert not reading(node_qos(a_rule("other")), older, throttling()).problems
+
+
 def test_names_that_are_there_twice_are_told():
     (found,) = reading(throttling(), throttling()).problems
     assert "is there twice, the first time in a.yaml document 1" in found.message
@@ -428,6 +482,7 @@ def test_names_that_are_there_twice_are_told():
         ("a: [", "is not YAML: line"),
         ("just text", "is not an object of Kubernetes but 'just text'"),
         ("[" * 1500, "is not YAML: it is nested too deeply"),
+        ('kind: "\\ud800"\n', "line 1, column 7: half a character"),
         ("- a\n", "is not an object of Kubernetes"),
     ],
 )
