@@ -83,7 +83,11 @@ def read_arguments(
 
 def schema_of(kind: type[Arguments]) -> dict[str, Any]:
     """The JSON schema of the arguments."""
-    return msgspec.json.schema(kind)
+    schema = msgspec.json.schema(kind)
+    for each in schema.get("$defs", {}).values():
+        if text := each.get("description"):
+            each["description"] = " ".join(text.split())
+    return schema
 
 
 def _unfit(name: str, value: Any, hint: Any, error: msgspec.ValidationError) -> list[str]:

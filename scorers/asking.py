@@ -16,6 +16,7 @@ from rich.table import Table
 
 TIMEOUT_S = 30.0
 MOST_SHOWN = 40  # nodes, best first
+EXACT = 1e15  # bytes and millicores below are told to the last one
 
 
 class AskError(Exception):
@@ -111,21 +112,16 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
 
 
 def _ranking(nodes: Sequence[Mapping[str, Any]], *, now: float) -> Table:
-    """One line a node: its score, the age of what is known of it, what each of several plug-ins gave, and why."""
-    scoring = _scoring(nodes[0]) if nodes else []
-    several = len(scoring) > 1  # what a single one gave is the score
+    """One row a node: its score, the age of what is known of it, and why."""
     table = Table(box=None, pad_edge=False)
-    table.add_column("node")
+    table.add_column("node", no_wrap=True)
     table.add_column("score", justify="right")
-    table.add_column("age", justify="right")
-    for each in scoring if several else ():
-        table.add_column(escape(each["name"]), justify="right")
+    table.add_column("age", justify="right", no_wrap=True)
     table.add_column("why")
     for node in nodes:
         score = f"{node['score']:.1f}" if node["passes"] else "[red]rejected[/]"
         age = "-" if node["sampled"] is None else f"{max(0.0, now - node['sampled']):.0f} s"
-        parts = [number(each["score"], form=".0f") for each in _scoring(node)] if several else []
-        table.add_row(escape(node["name"]), score, age, *parts, escape(_why(node)))
+        table.add_row(escape(node["name"]), score, age, escape(_why(node)))
     return table
 
 
@@ -136,8 +132,15 @@ def _scoring(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _why(node: Mapping[str, Any]) -> str:
     """What rejects the node; else what the plug-ins that score it say."""
     rejecting = [each for each in node["plugins"] if each["point"] == "filter" and not each["passes"]]
-    deciding = rejecting or _scoring(node)
-    return "; ".join(each["reason"] if len(deciding) == 1 else f"{each['name']}: {each['reason']}" for each in deciding)
+    return reasons_of(rejecting or _scoring(node))
+
+
+def reasons_of(plugins: Sequence[Mapping[str, Any]]) -> str:
+    """What plug-ins say; of several a line each, with its name and the score that it gave."""
+    if len(plugins) == 1:
+        return str(plugins[0]["reason"])
+    scores = (f" {number(each['score'], form='.0f')}" if "score" in each else "" for each in plugins)
+    return "\n".join(f"{each['name']}{score}: {each['reason']}" for each, score in zip(plugins, scores, strict=True))
 
 
 def steps_of(node: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -167,5 +170,5 @@ def number(value: Any, *, form: str = ".6g") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:{form}}"
+        return str(int(value)) if value.is_integer() and abs(value) < EXACT else f"{value:{form}}"
     return "not known" if value is None else str(value)

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from scorers.asking import ask, number, steps_of
+from scorers.asking import ask, number, reasons_of, steps_of
 from watcher.settings.values import write_size
 
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
@@ -87,35 +87,39 @@ def _ranking(ranking: Mapping[str, Any]) -> Iterator[RenderableType]:
     nodes: Sequence[Mapping[str, Any]] = ranking["nodes"]
     rest = ", of which these are told" if ranking["of"] > len(nodes) else ""
     yield f"\nranking of {ranking['of']:,} nodes{_unknown(ranking)}{rest}"
+    several = len(ranking["plugins"]) > 1  # what each of them gave stands before its reason
+    if several:
+        yield escape(f"by {', '.join(map(_weighted, ranking['plugins']))}")
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    table.add_column("node")
+    table.add_column("node", no_wrap=True)
     for name in ("score", f"of {ranking['most']}", "age"):
-        table.add_column(name, justify="right")
-    for plugin in ranking["plugins"]:
-        weight = f" × {plugin['weight']}" if plugin["weight"] != 1 else ""
-        table.add_column(escape(plugin["name"] + weight), justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
+    for plugin in () if several else ranking["plugins"]:
+        table.add_column(escape(_weighted(plugin)), justify="right")
     table.add_column("why")
     for node in nodes:
-        table.add_row(*_row(node))
+        table.add_row(*_row(node, several=several))
     yield table
     if ranking["reserved"]:
         yield escape(f"until it was bound, the pod was counted on {ranking['reserved']}")
 
 
-def _row(node: Mapping[str, Any]) -> list[str]:
+def _weighted(plugin: Mapping[str, Any]) -> str:
+    return f"{plugin['name']} × {plugin['weight']}" if plugin["weight"] != 1 else str(plugin["name"])
+
+
+def _row(node: Mapping[str, Any], *, several: bool) -> list[str]:
     name = escape(node["name"])
     age = "-" if node["age_s"] is None else f"{max(0.0, node['age_s']):.0f} s"
-    plugins = node["plugins"]
-    reasons = [each["reason"] if len(plugins) == 1 else f"{each['name']}: {each['reason']}" for each in plugins]
     return [
         f"{node['rank']:,}.",
         f"[bold green]{name}[/]" if node["chosen"] else name,
         f"{node['score']:.1f}",
         str(node["told"]),
         age,
-        *(number(each["score"], form=".0f") for each in plugins),
-        escape("; ".join(reasons)),
+        *(number(each["score"], form=".0f") for each in node["plugins"] if not several),
+        escape(reasons_of(node["plugins"])),
     ]
 
 

@@ -281,7 +281,9 @@ class LoadAwareScheduling:
             *(f"node(s) {name} aggregated usage exceed threshold" for name in self._names),
         )
         steps = self._steps(view, percent) | {
-            f"{name} threshold %": np.where(limits[i] > 0, limits[i], np.nan) for i, name in enumerate(self._names)
+            f"{name} threshold %": np.where(limits[i] > 0, limits[i], np.nan)
+            for i, name in enumerate(self._names)
+            if (limits[i] > 0).any()
         }
         return Verdicts(codes, reasons, steps, self._inputs(pod) | {"comparison": self.args.comparison})
 

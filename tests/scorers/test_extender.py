@@ -424,6 +424,7 @@ def test_the_plug_ins_are_described(served: Served) -> None:
     assert packing["extensionPoints"] == ["score"]
     assert packing["defaults"]["targetUtilization"] == 40.0
     assert "targetUtilization" in json.dumps(packing["arguments"])
+    assert "  " not in packing["arguments"]["$defs"]["TargetLoadPackingArgs"]["description"]
 
 
 PACKAGE = """

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from scorers.asking import MOST_SHOWN, as_tables, by_plugins
+from scorers.asking import MOST_SHOWN, as_tables, by_plugins, number
 from scorers.extender import Extender
 from scorers.manifest import WHERE, read_pod
 from scorers.profiles import PluginSettings, ProfileSettings
@@ -98,21 +98,33 @@ def test_scores_of_some_plug_ins_are_added_up_by_weight() -> None:
     assert [(each["name"], each["score"]) for each in told] == [("b", 60.0), ("a", 30.0)]
 
 
-def test_each_of_several_plug_ins_has_its_column_and_its_reason() -> None:
-    """In the order of the profile; a score that is no number is said to be none."""
+def test_each_of_several_plug_ins_has_a_line_of_its_own() -> None:
+    """With the score that it gave, in the order of the profile; narrow terminals leave names of nodes whole."""
 
     def part(name: str, given: float | None) -> dict[str, Any]:
         return {"name": name, "point": "score", "score": given, "reason": f"because of {name}"}
 
     parts = [part("Packs", 40.0), part("Spreads", None)]
-    told: Any = {"load": None, "time": NOW, "nodes": [{"name": "a", "score": 20.0, "passes": True, "sampled": None}]}
-    told["nodes"][0]["plugins"] = parts
-    console = Console(width=120)
+    node = {"name": "a-node-with-a-long-name", "score": 20.0, "passes": True, "sampled": None, "plugins": parts}
+    console = Console(width=80)
     with console.capture() as captured:
-        console.print(*as_tables(told, explained=False), sep="\n")
-    _, head, line = (" ".join(each.split()) for each in captured.get().splitlines())
-    assert head == "node score age Packs Spreads why"
-    assert line == "a 20.0 - 40 not known Packs: because of Packs; Spreads: because of Spreads"
+        console.print(*as_tables({"load": None, "time": NOW, "nodes": [node]}, explained=False), sep="\n")
+    lines = [" ".join(each.split()) for each in captured.get().splitlines()]
+    assert lines[1:] == [
+        "node score age why",
+        "a-node-with-a-long-name 20.0 - Packs 40: because of Packs",
+        "Spreads not known: because of Spreads",
+    ]
+
+
+def test_bytes_are_told_to_the_last_one() -> None:
+    """And what is not whole to six digits."""
+    assert [number(each) for each in (34359738368.0, 16.0, 2 / 3, None)] == [
+        "34359738368",
+        "16",
+        "0.666667",
+        "not known",
+    ]
 
 
 def test_a_long_ranking_ends_where_nobody_reads_on() -> None:

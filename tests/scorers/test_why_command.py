@@ -49,8 +49,11 @@ def test_a_decision_is_told_as_people_read_it(served: Served) -> None:
     told = [line.split() for line in lines if line.split()[:1] and line.split()[0].endswith(".")]
     assert [f"{rank}." for rank in (*range(1, 11), 14)] == [row[0] for row in told]
     best, last = told[0], told[-1]
-    assert ["n08", "92.8", "9", "72", "s", "98", "77"] == best[1:8]
-    assert "TargetLoadPacking: cpu would be at 47.8 %, 2.2 below the target: 98;" in " ".join(best)
+    assert ["n08", "92.8", "9", "72", "s"] == best[1:6]
+    assert "TargetLoadPacking 98: cpu would be at 47.8 %, 2.2 below the target: 98" == " ".join(best[6:])
+    (of_the_other,) = [lines[i + 1].split() for i, line in enumerate(lines) if "n08" in line and "TargetLoad" in line]
+    assert of_the_other[:2] == ["LoadVariationRiskBalancing", "77:"]
+    assert any(line.startswith("by TargetLoadPacking × 3, LoadVariationRiskBalancing") for line in lines)
     assert "n01" == last[1]
     assert "until it was bound, the pod was counted on n08" in lines
     assert any(line.startswith("bound to n01 0.5 s later: our 14th of 14 (score") for line in lines)

@@ -76,6 +76,13 @@ def ask(cluster: Table, args: Mapping[str, Any] | None = None, **kind: Any) -> t
 # --- from the watcher's windows --------------------------------------------------------------------------------------
 
 
+def test_a_threshold_that_there_is_not_is_not_told() -> None:
+    """It would read as one that is not known."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(60.0)}))
+    _, verdicts, _ = ask(cluster, {"usageThresholds": {"cpu": 70}})
+    assert [name for name in verdicts.steps if name.endswith("threshold %")] == ["cpu threshold %"]
+
+
 def test_windows_are_percent_of_what_a_node_has() -> None:
     """60 % of 10 cores and 850 millicores of the pod are 68.5 %, which is 69; the loaded node is the worse one."""
     cluster = table([node("a", SHAPE), node("b", SHAPE)], loads=load({"a": busy(60.0), "b": busy(10.0)}))
