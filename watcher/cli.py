@@ -702,8 +702,8 @@ def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
         raise click.BadParameter(f"{scenario!r} is none; known are {', '.join(SCENARIOS)}", param_hint="--generate")
     if given["output"] is None:
         raise click.UsageError("say where the trace goes: -o FILE")
-    if given["policies"]:
-        raise click.UsageError("make the trace first, and give it to simulate then with --policy")
+    if any(given[name] for name in ("policies", "csv_file", "series", "png", "html")):
+        raise click.UsageError("make the trace first, and give it to simulate then")
     nodes, hours = given["nodes"], given["hours"]
     if scenario is not None:
         records = generate(scenario, nodes=nodes, pods=given["pods"], seed=given["seed"], hours=hours)
@@ -761,7 +761,8 @@ def _simulate_errors() -> Iterator[None]:
         _print_problems(error)
         raise SystemExit(BAD_SETTINGS) from None
     except OSError as error:
-        click.echo(f"load-watcher: {error.filename}: {error.strerror}\n  check the path", err=True)
+        where = f"{error.filename}: " if error.filename else ""  # a full disk names no file
+        click.echo(f"load-watcher: {where}{error.strerror}\n  check the path, and the room there", err=True)
         raise SystemExit(COULD_NOT) from None
 
 

@@ -140,6 +140,7 @@ def test_alibabas_tables_become_a_trace(tmp_path: Path):
         (["--generate", "daily"], "say where the trace goes: -o FILE"),
         (["--generate", "dayly", "-o", "x.csv"], "known are steady, burst, daily, herd, overcommit"),
         (["--generate", "daily", "-o", "x.csv", "--policy", "LeastAllocated"], "make the trace first"),
+        (["--generate", "daily", "-o", "x.csv", "--png", "x.png"], "make the trace first"),
         (["--generate", "daily", "-o", "none/x.csv"], "No such file or directory"),
         (["TRACE", "-o", "x.csv"], "-o is for a trace that is made"),
         (["TRACE", "--policy", "TargetLoadPackin"], "did you mean TargetLoadPacking?"),
