@@ -40,6 +40,9 @@ async def explain(
     these of its plug-ins or, without any, by all. Raises AskError."""
     body = msgspec.json.encode({"Pod": pod, **({"NodeNames": list(nodes)} if nodes else {})})
     document = await ask(f"{address.rstrip('/')}/scheduler/{profile}/explain", body=body, token=token)
+    if nodes and not document["nodes"]:
+        unknown = ", ".join(sorted(set(nodes)))
+        raise AskError(f"no such node is known: {unknown}", hint="without --node those that are known are ranked")
     return by_plugins(document, plugins) if plugins and document["nodes"] else document
 
 

@@ -159,6 +159,7 @@ def test_programs_get_json(live: Live) -> None:
     [
         (("--profile", "other"), POD, "profiles are: default"),
         (("--plugin", "Peaks"), POD, "it has HighLoadFilter, TargetLoadPacking"),
+        (("--node", "n99", "--node", "n98"), POD, "no such node is known: n98, n99"),
         (("--url", "http://127.0.0.1:1"), POD, "is load-watcher running there"),
         ((), "kind: Service", "there is no pod in it: Service"),
         ((), "", "there is nothing in it"),

@@ -116,16 +116,15 @@ class AgentPods:
         session = self._open()
         token = read_secret("agents.token_file", self._token_file)
         headers = sendable({hdrs.AUTHORIZATION: f"Bearer {token}"} if token else {})
-        told, waiting = _Told(), iter(await self._places())
+        told = _Told()
+        waiting = iter(await self._places(told))
         try:
             async with asyncio.timeout(self._budget), asyncio.TaskGroup() as asking:
                 for _ in range(self._at_once):
                     asking.create_task(self._ask_on(session, waiting, headers, told))
         except TimeoutError:
-            for url, address in waiting:
-                told.silent[_place(url, address)] = ProviderUnreachable(
-                    f"its turn did not come within {self._budget:g} s"
-                )
+            late = ProviderUnreachable(f"its turn did not come within {self._budget:g} s", hint=UNHEARD)
+            told.silent |= {_place(url, address): late for url, address in waiting}
         if not told.answers:
             raise _worst(told.silent)
         fetch = await asyncio.to_thread(read_pods, told.answers, _findings(told, now))
@@ -147,21 +146,17 @@ class AgentPods:
             )
         return self._session
 
-    async def _places(self) -> list[tuple[URL, str]]:
-        """Each address of each name, once. Raises ProviderUnreachable where no name has any."""
+    async def _places(self, told: _Told) -> list[tuple[URL, str]]:
+        """Each address of each name, once; a name that has none is silent."""
         found: dict[tuple[URL, str], None] = {}
         for url in self._urls:
             try:
                 addresses: Collection[str] = await addresses_of(url)
             except (OSError, UnicodeError):
+                hint = "agents.urls is to name the headless Service of the agents, whose pods must be ready."
+                told.silent[url.authority] = ProviderUnreachable("the name has no address", hint=hint)
                 continue
             found.update(dict.fromkeys((url, address) for address in addresses))
-        if not found:
-            names = ", ".join(str(url.host) for url in self._urls)
-            raise ProviderUnreachable(
-                f"no node agent is found: {names} has no address",
-                hint="agents.urls is to name the headless Service of the agents, whose pods must be ready.",
-            )
         return list(found)
 
     async def _ask_on(
