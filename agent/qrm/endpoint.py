@@ -173,11 +173,14 @@ class Endpoint:
 
 async def _translated(resource: str, method: str, call: Callable[[], Awaitable[T]]) -> T:
     try:
-        return await call()
+        answer = await call()
     except grpc.aio.AioRpcError as error:
         raise PluginFailed(resource, method, error.code().name, error.details() or "no details") from None
     except grpc.aio.UsageError as error:  # the channel was closed under the call
         raise PluginFailed(resource, method, "CANCELLED", str(error)) from None
+    if answer is None:  # which is how gRPC gives bytes that it cannot read, after a word in the log
+        raise PluginFailed(resource, method, "NOT_OURS", "its answer is no message of this protocol")
+    return answer
 
 
 # --- registration ------------------------------------------------------------------------------------------------

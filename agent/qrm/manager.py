@@ -18,7 +18,7 @@ from agent.qrm.answers import Asked, PluginFailed, Quantity
 from agent.qrm.cpuset import CpuSet, parse, text
 from agent.qrm.oci import CPUSETS, BadProperty, Properties, properties_of
 from agent.qrm.pods import PodContainer, QrmPod
-from agent.qrm.request import NIC, RECLAIMED_MILLICPU, ContainerType, ResourceRequest
+from agent.qrm.request import NIC, RECLAIMED_MILLICPU, ContainerType, ResourceRequest, may_be_of_node
 from agent.qrm.topology import Hint, Merged, Policy, merge
 
 log = logging.getLogger(__name__)
@@ -100,6 +100,8 @@ class _Registered:
     endpoint: Asked | None
     since: float
     stopped: float | None = None
+    of_node: bool | None = None
+    """Whether it stands in the node's status, as the plug-in said last; None while it has not said."""
 
 
 class NotAllocated(RuntimeError):
@@ -170,7 +172,8 @@ class Manager:
             decided: dict[str, Mapping[str, Hint]] = {}
             offered: dict[str, Offered] = {}
             try:
-                together = await self._merge_pod(pod) if self.settings.pod_scope else None
+                aligns = self.settings.policy is not Policy.NONE
+                together = await self._merge_pod(pod) if aligns and self.settings.pod_scope else None
                 for container, kind, index in pod.typed():
                     merged, hints = together or await self._merge(pod, container, kind, index)
                     decided[container.name], offered[container.name] = merged.hints, hints
@@ -209,8 +212,8 @@ class Manager:
     async def _merge_pod(self, pod: QrmPod) -> tuple[Merged, Offered]:
         """One decision for the whole pod: hints for the sum of what its containers ask for."""
         hints: dict[str, tuple[Hint, ...] | None] = {}
-        for request in self._summed(pod):
-            hints[request.resource_name] = await self._hints_for(request)
+        for own, request in self._summed(pod):
+            hints[request.resource_name] = await self._hints_for(request, own=own)
         return await self._merged(hints), hints
 
     async def _merged(self, hints: Offered) -> Merged:
@@ -218,8 +221,9 @@ class Manager:
         # On the largest machines this policy may take a tenth of a second, the others never more than a few ms.
         return await asyncio.to_thread(decide) if self.settings.policy is Policy.NUMERIC else decide()
 
-    def _summed(self, pod: QrmPod) -> Iterable[ResourceRequest]:
-        """As Kubernetes counts a pod: containers and sidecars together, or the largest init container."""
+    def _summed(self, pod: QrmPod) -> Iterable[tuple[ResourceRequest, ResourceRequest]]:
+        """By resource, what the main container asks for, and what the pod does as Kubernetes counts it: containers and
+        sidecars together, or the largest init container."""
         main: dict[str, ResourceRequest] = {}
         sums: dict[str, float] = {}
         most: dict[str, float] = {}
@@ -233,24 +237,30 @@ class Manager:
                 if name not in main or kind is ContainerType.MAIN:
                     main[name] = request
         for name, request in main.items():
-            yield replace(request, resource_requests={name: max(sums[name], most.get(name, 0.0))})
+            yield request, replace(request, resource_requests={name: max(sums[name], most.get(name, 0.0))})
 
-    async def _hints_for(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
-        """Stored hints first: after a restart they count, whether the plug-in is back or not."""
+    async def _hints_for(
+        self, request: ResourceRequest, *, own: ResourceRequest | None = None
+    ) -> tuple[Hint, ...] | None:
+        """Stored hints first: after a restart they count, whether the plug-in is back or not. `own` is what the stored
+        allocation must suffice for, if that is a part of the request alone."""
         stored = self.allocations.get(request.pod_uid, request.container_name, request.resource_name)
-        if stored is not None and stored.hints and _suffices(stored, request) and not self._strange(stored.hints):
+        enough = stored is not None and _suffices(stored, own or request)
+        if stored is not None and enough and stored.hints and not self._strange(stored.hints):
             return stored.hints
+        # Who has enough of what comes from anywhere, as from a pool, keeps it while nobody can be asked.
+        unasked = None if stored is not None and enough and not stored.hints else ()
         known = self._registered.get(request.resource_name)
         endpoint = known.endpoint if known else None
         if endpoint is None:
-            return ()
+            return unasked
         if not endpoint.options.aligned:
             return None
         try:
             hints = await endpoint.hints(request)
         except PluginFailed as error:
             log.warning("no hints for %s/%s: %s", request.pod_namespace, request.pod_name, error)
-            return ()
+            return unasked
         if hints is not None and (strange := self._strange(hints)):
             log.warning("the plug-in for %s names NUMA nodes that are not there", request.resource_name)
             return tuple(hint for hint in hints if hint not in strange)
@@ -333,10 +343,11 @@ class Manager:
         resource."""
         found: dict[str, ResourceRequest] = {}
         wanted = dict(container.requests)
-        if pod.role in self.settings.nic_roles:
-            wanted.setdefault(NIC, 1.0)
+        names = self.settings.names
+        if pod.role in self.settings.nic_roles and NIC not in {names.get(asked, asked) for asked in wanted}:
+            wanted[NIC] = 1.0
         for asked, quantity in sorted(wanted.items()):
-            name = self.settings.names.get(asked, asked)
+            name = names.get(asked, asked)
             if name not in self._registered or quantity <= 0 or not math.isfinite(quantity):
                 continue
             if name in found:
@@ -501,7 +512,7 @@ class Manager:
         self._applied = {id: kept for id, kept in self._applied.items() if id in {each.id for _, each in running}}
         for pod, container in running:
             try:
-                properties = properties_of(self.allocations.of(pod.uid, container.name))
+                properties = self._properties(self.allocations.of(pod.uid, container.name))
             except BadProperty as error:
                 failed[f"{pod.key}/{container.name}"] = str(error)
                 continue
@@ -528,9 +539,13 @@ class Manager:
         allocatable: dict[str, float] = {}
         removed = []
         scalars = self.allocations.scalars()
+        stored = self.allocations.resources
         for name, known in sorted(self._registered.items()):
+            of_node = name in scalars if name in stored else known.of_node
+            if of_node is None:
+                of_node = may_be_of_node(name)
             if known.endpoint is None:
-                if known.stopped is not None and self._monotonic() - known.stopped > GRACE_S and name in scalars:
+                if known.stopped is not None and self._monotonic() - known.stopped > GRACE_S and of_node:
                     removed.append(name)
                 continue
             try:
@@ -538,8 +553,10 @@ class Manager:
             except PluginFailed as error:
                 log.warning("%s", error)
                 found = {}
-                if name in scalars:
+                if of_node:
                     capacity[name] = allocatable[name] = 0.0
+            if name in found:
+                known.of_node = found[name][0].is_node_resource and found[name][0].is_scalar_resource
             for resource, (free, whole) in found.items():
                 if free.is_node_resource and free.is_scalar_resource:
                     # Never less than what is given away: pods that run would be refused at their next admission.

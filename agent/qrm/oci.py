@@ -33,7 +33,7 @@ CPUSETS = frozenset({CPUSET_CPUS, CPUSET_MEMS})
 UNIFIED = "Unified."
 
 _KEY = re.compile(r"[a-z]+(\.[a-z0-9_]+)+")
-_WHOLE = re.compile(r"-?[0-9]+")
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
 
 
 class BadProperty(ValueError):

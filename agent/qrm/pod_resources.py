@@ -6,6 +6,7 @@ Messages only; `server.py` puts it on a socket. What is a CPU set stands in `cpu
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 
 from agent.qrm import cpuset
@@ -45,7 +46,8 @@ def container_resources(
     message = pb.ContainerResources(name=name)
     for info in infos.values():
         if info.oci_property_name == CPUSET_CPUS:
-            message.cpu_ids.extend(sorted(cpuset.parse(info.allocation_result)))
+            with contextlib.suppress(ValueError):  # a checkpoint may say anything; its container is not set then either
+                message.cpu_ids.extend(sorted(cpuset.parse(info.allocation_result)))
     memory = aware.get(MEMORY)
     if memory is not None:
         message.memory.extend(_memory(memory.by_node))

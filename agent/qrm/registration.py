@@ -112,6 +112,8 @@ class Registry:
                 await self.reconcile()
             except OSError as error:
                 log.warning("the registration directory %s cannot be read: %s", self.directory, error.strerror)
+            except Exception:
+                log.exception("the registration directory %s is looked at again", self.directory)
             await asyncio.sleep(self._every)
 
     async def close(self) -> None:

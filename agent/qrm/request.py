@@ -22,6 +22,13 @@ MOST = float(1 << 63)
 RECLAIMED_MILLICPU = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
 
 
+def may_be_of_node(resource: str) -> bool:
+    """Whether a resource of which nothing else tells may stand in the node's status: by its name, as upstream guesses
+    (extended resources, huge pages, attachable volumes; reference/qrm.md §3.9)."""
+    named = "/" in resource and not resource.startswith("requests.")
+    return named or resource.startswith(("hugepages-", "attachable-volumes-"))
+
+
 class ContainerType(IntEnum):
     """As on the wire. A restartable init container is a SIDECAR."""
 

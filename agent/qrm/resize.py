@@ -186,6 +186,9 @@ def _scaled(wanted: Mapping[str, int], to: int, available: int) -> dict[str, int
 def overlap_sizes(share_pools: Mapping[str, int], required: int) -> dict[str, int]:
     """How many CPUs of each share pool reclaimed pods may use too, in proportion, the largest pool first.
 
+    Katalyst's rule (reference/qrm.md §7.1), for whoever lets these pods into share pools. The adjuster does not: our
+    pools never overlap but on a machine too small for two; the offline one has `min_offline` CPUs of its own (§7.3).
+
     Raises ValueError where the pools have fewer.
     """
     total = sum(share_pools.values())
@@ -201,7 +204,11 @@ def overlap_sizes(share_pools: Mapping[str, int], required: int) -> dict[str, in
 
 
 def reserved_for_reclaim(wanted: int, nodes: Sequence[int]) -> dict[int, int]:
-    """CPUs kept for reclaimed pods on each NUMA node, the same on all, at least one."""
+    """CPUs kept for reclaimed pods on each NUMA node, the same on all, at least one.
+
+    Katalyst's rule for pools that are bound to NUMA nodes (reference/qrm.md §7.1). The adjuster's pools are spread over
+    all nodes, so that it keeps the sum alone: `max(min_offline, nodes)` in `aimed_at` (§7.3).
+    """
     return dict.fromkeys(nodes, -(-max(wanted, len(nodes)) // len(nodes))) if nodes else {}
 
 

@@ -27,7 +27,7 @@ from agent.qrm.cpuset import CpuSet
 from agent.qrm.endpoint import Endpoint
 from agent.qrm.files import BadState, StateFile, set_aside
 from agent.qrm.manager import Manager
-from agent.qrm.plugins.base import Plugin
+from agent.qrm.plugins.base import Plugin, is_node_resource
 from agent.qrm.pod_resources import allocatable_resources, pod_resources
 from agent.qrm.pods import QrmPod
 from agent.qrm.protos import qrm_pluginregistration_v1_pb2 as registration_pb
@@ -275,6 +275,7 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
         resource, pod, name = self._served.plugin.resource, message.pod_uid, message.container_name
         found = await self._served.look(lambda plugin: plugin.by_node(pod, name))
         aware = pb.TopologyAwareResource(
+            is_node_resource=is_node_resource(self._served.plugin),
             is_scalar_resource=True,
             aggregated_quantity=sum(found.values()),
             original_aggregated_quantity=sum(found.values()),
@@ -292,6 +293,7 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
         resource = self._served.plugin.resource
         free, whole = await self._served.look(lambda p: (p.allocatable_by_node(), p.capacity_by_node()))
         allocatable = pb.AllocatableTopologyAwareResource(
+            is_node_resource=is_node_resource(self._served.plugin),
             is_scalar_resource=True,
             aggregated_allocatable_quantity=sum(free.values()),
             topology_aware_allocatable_quantity_list=quantities(free),

@@ -25,7 +25,7 @@ class NoTopology(RuntimeError):
 def read_machine(sys: Path = SYS) -> Machine:
     """CPUs that are online, and memory by NUMA node in bytes. Raises NoTopology."""
     online = _cpus(sys / "devices/system/cpu/online")
-    if online is None:
+    if not online:
         raise NoTopology(f"{sys / 'devices/system/cpu/online'} cannot be read: which CPUs are there is not known")
     nodes = _nodes(sys, online)
     numa_of = {cpu: node for node, cpus in nodes.items() for cpu in cpus}

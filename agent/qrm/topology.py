@@ -73,6 +73,8 @@ def merge(
     check_nodes(policy, len(everywhere))
     collected = list(_collect(providers))
     if policy is Policy.NUMERIC:
+        if any(hints is not None and not hints for each in providers for hints in (each or {}).values()):
+            return Merged({}, admit=False)
         return _merge_numeric(collected, aligned)
     lists: Sequence[Sequence[Hint]] = [hints for _, hints in collected]
     if policy is Policy.SINGLE_NUMA_NODE:
@@ -214,8 +216,6 @@ def _merge_numeric(collected: Sequence[tuple[str, Sequence[Hint]]], aligned: Seq
     """Each resource keeps a hint of its own: those of `aligned` the same nodes, all of them one inside the other."""
     if not collected:
         return Merged({UNNAMED: ANYWHERE}, admit=True)
-    if any(list(hints) == [IMPOSSIBLE] for _, hints in collected):
-        return Merged({}, admit=False)
     best = _nested([hints for _, hints in collected], [resource in aligned for resource, _ in collected])
     if best is None:
         return Merged({}, admit=False)

@@ -77,7 +77,7 @@ def add_hints(response: pb.ResourceHintsResponse, resource: str, hints: Sequence
 
 def hints_of(response: pb.ResourceHintsResponse, resource: str) -> tuple[Hint, ...] | None:
     """As `add_hints` wrote them; a resource that is not there has no preference."""
-    for entry in response.resource_hints:
+    for entry in reversed(response.resource_hints):  # it is a map on the wire, where the last of a key counts
         if entry.key == resource:
             return tuple(map(_hint_from_message, entry.value.hints)) if entry.HasField("value") else None
     return None

@@ -24,6 +24,7 @@ class ScratchDisks:
     resource = RESOURCE
     aligned = True
     reconciled = False
+    node_resource = True
 
     def __init__(self, disks: Mapping[str, int]) -> None:
         self._disks = dict(sorted(disks.items()))

@@ -64,3 +64,9 @@ class Plugin(Protocol):
     def load(self, document: Mapping[str, Any]) -> None:
         """Raises ValueError for what cannot be taken over; then nothing of it is."""
         ...
+
+
+def is_node_resource(plugin: Plugin) -> bool:
+    """Whether what there is of its resource is to stand in the node's status. A plug-in says so by an attribute
+    `node_resource`, which it need not have: CPUs and memory are the kubelet's to tell."""
+    return bool(getattr(plugin, "node_resource", False))

@@ -285,6 +285,8 @@ class CpuPlugin:
         needed = whole_own(request)
         others = list(self._records.values())
         free = self._open_nodes(request.pod_role, others)
+        if strange := sorted(nodes - self.machine.nodes.keys()):
+            raise CannotAllocate(f"{NO_HINTS}: this machine has no NUMA node {strange[0]}")
         closed = sorted(nodes - free.keys())
         if closed:
             raise CannotAllocate(f"{NO_HINTS}: pods of another role have CPUs of NUMA node {closed[0]}")

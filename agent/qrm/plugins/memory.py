@@ -212,6 +212,8 @@ class MemoryPlugin:
                 raise CannotAllocate(NO_HINTS)
             nodes = offered[0].nodes or frozenset()
         free = self._open_nodes(request)
+        if strange := sorted(nodes - self.allocatable.keys()):
+            raise CannotAllocate(f"{NO_HINTS}: NUMA node {strange[0]} has none, or is not there")
         closed = sorted(nodes - free.keys())
         if closed:
             raise CannotAllocate(f"{NO_HINTS}: pods of another role have memory of NUMA node {closed[0]}")

@@ -54,9 +54,10 @@ class NicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NicDocument(msgspec.Struct, frozen=True):
-    """What is kept of the plug-in; `machineState` is for readers."""
+    """What is kept of the plug-in; `machineState` is for readers, and not read back (the seed spells `numa_node` in two
+    ways)."""
 
-    machineState: dict[str, dict[str, list[Nic]]]  # noqa: N815 - the seed's name
+    machineState: dict[str, Any]  # noqa: N815 - the seed's name
     pods: dict[str, dict[str, NicRecord]]
     policyName: str = "shared"  # noqa: N815 - the seed's name
 

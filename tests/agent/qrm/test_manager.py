@@ -240,6 +240,12 @@ def test_unknown_property():
         properties_of({"cpu": AllocationInfo(**case["stored"][0])})
 
 
+@pytest.mark.parametrize("text", ["", "1.5", "0x10", "9223372036854775808", "9" * 5000, "-" + "9" * 5000, "٣"])
+def test_what_is_no_number_of_64_bits(text: str):
+    with pytest.raises(BadProperty, match="which is no whole number"):
+        properties_of({"cpu": AllocationInfo("CpuShares", allocation_result=text)})
+
+
 def test_capacity():
     case, gone = named("capacity"), named("capacity after grace period")
 
@@ -259,6 +265,36 @@ def test_capacity():
         assert await world.manager.capacity() == ({}, {}, ())
         world.now += gone["stopped_for_s"] - GRACE_S
         assert await world.manager.capacity() == ({}, {}, ("disk",))
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "asked", "gone"),
+    [
+        ("example.org/disk", True, True, True),
+        ("example.org/disk", False, True, False),  # it said so itself
+        ("example.org/disk", True, False, True),
+        ("hugepages-2Mi", True, False, True),
+        ("disk", True, True, True),
+        ("disk", True, False, False),
+        ("requests.example.org/disk", True, False, False),
+    ],
+)
+def test_what_nobody_has_goes_from_the_status_too(name: str, node: bool, asked: bool, gone: bool):
+    """No allocation tells what it is: the plug-in does, and its name where it was never asked."""
+
+    async def test() -> None:
+        fake = Fake(name, node=node)
+        world = await World().with_(fake)
+        if asked:
+            await world.manager.capacity()
+        fake.failing = True
+        zero = {name: 0.0} if gone else {}
+        assert await world.manager.capacity() == (zero, zero, ())
+        await world.manager.deregister(name)
+        world.now += GRACE_S + 1
+        assert await world.manager.capacity() == ({}, {}, (name,) if gone else ())
 
     run(test())
 
@@ -351,6 +387,38 @@ def test_after_a_restart_stored_hints_count_and_nobody_is_asked():
     run(test())
 
 
+def test_after_a_restart_what_comes_from_anywhere_needs_no_plugin():
+    """A pod of a pool has no hints to keep; one that is new waits."""
+
+    async def test() -> None:
+        allocations = Allocations()
+        allocations.set("p", "c", "cpu", AllocationInfo("CpusetCpus", False, True, 4.0, "0-3"))
+        world = World(allocations)
+        for _ in ("not back yet", "back, and failing"):
+            assert (await world.manager.admit(pod())).admitted
+            assert (await world.manager.admit(pod(requests={"cpu": 5.0}))).reason == "TopologyAffinityError"
+            assert (await world.manager.admit(pod("new"))).reason == "TopologyAffinityError"
+            await world.with_(Fake(failing=True))
+
+    run(test())
+
+
+def test_what_a_checkpoint_says_is_set_as_far_as_it_can_be():
+    """Its checksum is right; CPUs may have gone since."""
+
+    async def test() -> None:
+        allocations = Allocations()
+        for uid, cpus in (("p", "0-99"), ("q", "0-1"), ("r", "0-")):
+            allocations.set(uid, "c", "cpu", AllocationInfo("CpusetCpus", False, True, 2.0, cpus))
+        world = World(allocations, cpus=frozenset(range(16)))
+        done = await world.manager.reconcile([pod("p"), pod("q"), pod("r")], world.apply)
+        assert done.applied == ("ns/q/c",)
+        assert "CpusetCpus 16-99 is not on this machine" in done.failed["ns/p/c"]
+        assert "what is no set" in done.failed["ns/r/c"]
+
+    run(test())
+
+
 def test_the_newest_plugin_is_asked():
     async def test() -> None:
         old, new = Fake(), Fake()
@@ -396,6 +464,9 @@ def test_a_card_for_who_does_not_ask():
         role = {"kubernetes.io/pod-role": "enhanced"}
         assert (await world.manager.admit(pod(annotations=role))).decided == {"c": {"NIC": ON_1}}
         assert (await world.manager.admit(pod("q"))).decided == {"c": {}} | {"c": {"*": Hint(BOTH, preferred=True)}}
+        asks = await World(nic_roles=frozenset({"enhanced"}), names={"card": "NIC"}).with_(nic)
+        admission = await asks.manager.admit(pod("r", annotations=role, requests={"card": 1.0}))
+        assert admission.decided == {"c": {"NIC": ON_1}}, "who asks for one by another name asks once"
 
     run(test())
 
@@ -476,6 +547,29 @@ def test_one_decision_for_a_pod():
         admission = await world.manager.admit(pod(containers=containers))
         assert admission.decided == {name: {"cpu": ON_1} for name in ("i", "a", "b")}
         assert [request.hint for request in fake.asked] == [ON_1] * 3
+
+    run(test())
+
+
+def test_one_decision_for_a_pod_holds_after_a_restart():
+    """What its main container has is compared with what that one asks for, not with the sum."""
+
+    async def test() -> None:
+        two = pod(containers=(PodContainer("a", {"cpu": 2.0}), PodContainer("b", {"cpu": 2.0})))
+        before = await World(pod_scope=True).with_(Fake(offers=(ON_1,)))
+        assert (await before.manager.admit(two)).admitted
+        world = await World(before.manager.allocations, pod_scope=True).with_(Fake(offers=()))
+        again = await world.manager.admit(two)
+        assert again.decided == {name: {"cpu": ON_1} for name in ("a", "b")}
+
+    run(test())
+
+
+def test_without_a_policy_nobody_is_asked_for_hints():
+    async def test() -> None:
+        for whole_pods in (False, True):
+            world = await World(pod_scope=whole_pods, policy=Policy.NONE).with_(Fake())
+            assert (await world.manager.admit(pod())).offered == {"c": {}}
 
     run(test())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from agent.qrm.plugins.base import Plugin
 from agent.qrm.roles import SEED_ROLES
 from tests.agent.qrm.test_plugins import SEED, cpu_plugin
 from tests.agent.qrm.test_process import World, given, world
+from tests.agent.qrm.test_serving import serving
 from tests.outside_packages import on_path, unpacked
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
@@ -82,6 +84,19 @@ def test_without_its_package_it_is_not_there() -> None:
 def test_it_is_found_beside_ours(reachable: Path) -> None:
     (plugin,) = found(cpu_plugin())
     assert (plugin.name, plugin.resource, plugin.capacity_by_node()) == ("scratch_disks", SCRATCH, {0: 1.0, 1: 2.0})
+
+
+def test_what_there_is_of_it_is_for_the_nodes_status(reachable: Path, tmp_path: Path) -> None:
+    """It says so itself; of CPUs the kubelet tells."""
+
+    async def told(plugin: Plugin) -> tuple[float, bool, bool]:
+        async with serving(tmp_path, plugin=plugin) as (_, endpoint):
+            _, whole = (await endpoint.allocatable())[plugin.resource]
+            return whole.total, whole.is_node_resource, whole.is_scalar_resource
+
+    (plugin,) = found()
+    assert asyncio.run(told(plugin)) == (3.0, True, True)
+    assert asyncio.run(told(cpu_plugin())) == (80.0, False, True)
 
 
 def test_a_package_that_cannot_be_imported_is_named(reachable: Path) -> None:

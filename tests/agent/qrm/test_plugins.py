@@ -1,6 +1,6 @@
 """The seed's examples step by step, and what holds after any sequence of pods."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import hypothesis
@@ -303,6 +303,22 @@ def test_memory_over_two_nodes_is_filled_in_order():
     assert memory.hints(ask("memory", "q", "retriever", 1 << 40)) == ()
     with pytest.raises(CannotAllocate, match="results can't meet memory request"):
         memory.allocate(ask("memory", "q", "retriever", 1 << 38, hint=Hint(frozenset({0}), preferred=True)))
+
+
+@pytest.mark.parametrize("plugin", [cpu_plugin, memory_plugin], ids=["cpu", "memory"])
+def test_a_hint_of_nodes_that_are_not_there(plugin: Callable[[], Plugin]):
+    asked = plugin()
+    with pytest.raises(CannotAllocate, match=r"no NUMA node 7|NUMA node 7 has none, or is not there"):
+        asked.allocate(ask(asked.resource, "p", "retriever", 1, hint=Hint(frozenset({0, 7}), preferred=True)))
+    assert asked.allocations() == {}
+
+
+def test_the_seeds_spelling_in_a_state_of_cards():
+    document = NicPlugin(NICS, nodes=SEED.nodes).document()
+    for node in document["machineState"].values():
+        for nic in node["nics"]:
+            nic["nuam_node"] = nic.pop("numa_node")
+    NicPlugin(NICS, nodes=SEED.nodes).load(document)
 
 
 def test_a_pod_of_a_pool_keeps_off_the_nodes_of_others():

@@ -10,11 +10,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from agent.qrm.allocation import Allocations
+from agent.qrm.allocation import AllocationInfo, Allocations
 from agent.qrm.endpoint import Endpoint
 from agent.qrm.files import StateFile
 from agent.qrm.manager import Manager, ManagerSettings
 from agent.qrm.plugins.base import Plugin
+from agent.qrm.pod_resources import container_resources
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.protos import qrm_podresources_v1_pb2 as pb
 from agent.qrm.protos import qrm_podresources_v1_pb2_grpc as pb_grpc
@@ -100,6 +101,12 @@ def test_what_containers_have_and_what_there_is(tmp_path: Path):
             assert whole == {"cpu": 80.0, "memory": float(sum(TOTAL.values()))}
 
     run(test())
+
+
+def test_a_set_that_is_none_hides_nobody():
+    """A checkpoint may say it."""
+    infos = {"cpu": AllocationInfo("CpusetCpus", False, True, 2.0, "0-")}
+    assert list(container_resources("c", {}, infos).cpu_ids) == []
 
 
 def test_a_plugin_that_does_not_answer_hides_nobody_else(tmp_path: Path):

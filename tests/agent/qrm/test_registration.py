@@ -172,6 +172,39 @@ def test_who_cannot_be_registered_is_told_why(tmp_path: Path, info: dict[str, An
     run(test())
 
 
+@pytest.mark.parametrize("says", [b"\xff\xff", None], ids=["who it is", "its options"])
+def test_who_talks_nonsense_keeps_nobody_else_from_registering(tmp_path: Path, says: bytes | None):
+    async def info(_request: bytes, _context: Any) -> bytes:
+        whole = pb.PluginInfo(type="ResourcePlugin", name="odd", supported_versions=["v1alpha1"])
+        return says or whole.SerializeToString()
+
+    async def options(_request: bytes, _context: Any) -> bytes:
+        return b"\xff\xff"
+
+    def talks(server: Any) -> None:
+        for service, method, answer in (
+            ("pluginregistration.Registration", "GetInfo", info),
+            ("resourceplugin.v1alpha1.ResourcePlugin", "GetResourcePluginOptions", options),
+        ):
+            handler: dict[str, Any] = {method: grpc.unary_unary_rpc_method_handler(answer)}
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handler),))
+
+    async def test() -> None:
+        of = manager(tmp_path)
+        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+        odd = SocketServer(tmp_path / "a.sock", [talks])
+        await odd.start()
+        try:
+            async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
+                await registry.reconcile()
+                assert of.plugins == {"cpu": True}
+        finally:
+            await registry.close()
+            await odd.stop(grace=0)
+
+    run(test())
+
+
 class Deaf(Introduces):
     """Does not want to hear what became of it."""
 

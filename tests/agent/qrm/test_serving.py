@@ -214,6 +214,34 @@ def test_odd_plugins(tmp_path: Path):
     run(test())
 
 
+def test_bytes_that_are_no_message(tmp_path: Path):
+    """gRPC hands on None for them."""
+
+    async def nonsense(_request: bytes, _context: Any) -> bytes:
+        return b"\xff\xff"
+
+    methods = ("GetTopologyHints", "Allocate", "GetResourcesAllocation", "GetTopologyAwareAllocatableResources")
+    handlers: dict[str, Any] = {name: grpc.unary_unary_rpc_method_handler(nonsense) for name in methods}
+    talks = grpc.method_handlers_generic_handler("resourceplugin.v1alpha1.ResourcePlugin", handlers)
+
+    async def test() -> None:
+        path = tmp_path / "nonsense.sock"
+        served = SocketServer(path, [lambda server: server.add_generic_rpc_handlers((talks,))])
+        await served.start()
+        endpoint, request = Endpoint("cpu", path), ask("cpu", "p", "", 1)
+        try:
+            for asked in (endpoint.hints(request), endpoint.allocate(request), endpoint.allocations()):
+                with pytest.raises(PluginFailed, match="NOT_OURS: its answer is no message of this protocol"):
+                    await asked
+            with pytest.raises(PluginFailed, match="NOT_OURS"):
+                await endpoint.allocatable()
+        finally:
+            await endpoint.close()
+            await served.stop(grace=0)
+
+    run(test())
+
+
 class Slow(pb_grpc.ResourcePluginServicer):
     """Answers once it is let."""
 

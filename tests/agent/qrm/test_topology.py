@@ -119,7 +119,7 @@ def numeric_by_product(given: list[Hints | None], aligned: str) -> Merged:
     lists = collected(given)
     if not lists:
         return Merged({"*": ANYWHERE}, admit=True)
-    if any(found == [IMPOSSIBLE] for _, found in lists):
+    if any(found is not None and not found for provider in given for found in (provider or {}).values()):
         return Merged({}, admit=False)
     best: tuple[int, int] | None = None
     chosen: tuple[Hint, ...] = ()
@@ -155,6 +155,13 @@ def agree(hints: list[Hint]) -> bool:
 @given(providers, st.sampled_from(["", "a", "ab", "bd", "abcd"]))
 def test_numeric_is_the_same_as_the_product_of_all_lists(given: list[Hints | None], aligned: str):
     assert merge(Policy.NUMERIC, NODES, given, aligned=list(aligned)) == numeric_by_product(given, aligned)
+
+
+def test_numeric_refuses_an_empty_list_and_not_one_with_a_hint_of_anywhere():
+    card = Hint(None, preferred=False)
+    assert merge(Policy.NUMERIC, NODES, [{"gpu": []}]) == Merged({}, admit=False)
+    assert merge(Policy.NUMERIC, NODES, [{"gpu": [card]}]) == Merged({"gpu": card}, admit=True)
+    assert merge(Policy.NUMERIC, NODES, [{"cpu": [card]}]) == Merged({}, admit=False)
 
 
 @given(merging, providers, st.randoms())

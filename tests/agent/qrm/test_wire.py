@@ -43,6 +43,14 @@ def test_a_resource_without_an_entry_has_no_preference():
     assert hints_of(pb.ResourceHintsResponse(), "cpu") is None
 
 
+def test_of_two_entries_for_a_resource_the_last_counts():
+    """On the wire they are a map, and that is how a reader of maps takes them."""
+    response = pb.ResourceHintsResponse()
+    add_hints(response, "cpu", ())
+    add_hints(response, "cpu", HINTS["one hint"])
+    assert hints_of(response, "cpu") == HINTS["one hint"]
+
+
 def test_bytes_of_a_message_as_go_wrote_them():
     (case,) = group("raw_checkpoint_corruption")
     expected = dict(case["info"])
