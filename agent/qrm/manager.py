@@ -102,6 +102,8 @@ class _Registered:
     stopped: float | None = None
     of_node: bool | None = None
     """Whether it stands in the node's status, as the plug-in said last; None while it has not said."""
+    remembers: bool = False
+    """Whether the plug-in is known to have what it gave before it registered."""
 
 
 class NotAllocated(RuntimeError):
@@ -128,6 +130,7 @@ class Manager:
         self._lock = asyncio.Lock()
         self._applied: dict[str, tuple[Properties, float]] = {}
         self._hints: dict[tuple[str, str], dict[str, Hint]] = {}
+        self._lacking: dict[tuple[str, str], dict[str, str]] = {}
         self._admitted: dict[str, float] = {}
         # Resources of before the restart are ours: who may not do without them waits for their plug-in.
         self._registered = {name: _Registered(None, 0.0, stopped=monotonic()) for name in allocations.resources}
@@ -287,29 +290,49 @@ class Manager:
             try:
                 if known.endpoint is None:
                     raise PluginFailed(name, "Allocate", "UNAVAILABLE", "it is not registered at the moment")
+                if not again and stored is None and not await self._remembers(name, known, known.endpoint):
+                    raise PluginFailed(name, "Allocate", "UNAVAILABLE", "it knows nothing yet of what it gave before")
                 answer = await known.endpoint.allocate(replace(request, hint=hints.get(name)))
-                given = self._checked(request, answer)
+                given = self._checked(request, answer, new=stored is None)
             except PluginFailed as error:
-                if pod.may_skip_errors:
+                if not pod.may_skip_errors:
+                    raise NotAllocated(str(error)) from None
+                lacks = self._lacking.setdefault((pod.uid, container.name), {})
+                if lacks.get(name) != str(error):  # every round tries again
                     log.warning("%s, container %s, runs without its %s: %s", pod.key, container.name, name, error)
-                    continue
-                raise NotAllocated(str(error)) from None
+                lacks[name] = str(error)
+                continue
+            self._lacking.get((pod.uid, container.name), {}).pop(name, None)
             for resource, info in given.items():
                 self.allocations.set(pod.uid, container.name, resource, info)
             self._check(pod, container)
 
+    async def _remembers(self, name: str, known: _Registered, endpoint: Asked) -> bool:
+        """Whether a plug-in knows of anything that it gave. One that does not has lost its state, or not read it yet,
+        and may give a new container what is another's own. Rounds ask it anew, first for those who have something."""
+        if known.remembers or not endpoint.options.reconcile or name not in self.allocations.resources:
+            return True
+        try:
+            known.remembers = bool(await endpoint.allocations())
+        except PluginFailed:
+            return True  # it cannot say, and may still allocate
+        return known.remembers
+
     def _checked(
-        self, request: ResourceRequest, answer: Mapping[str, AllocationInfo] | None
+        self, request: ResourceRequest, answer: Mapping[str, AllocationInfo] | None, *, new: bool
     ) -> Mapping[str, AllocationInfo]:
         """An answer that can be kept: its values are values of their properties, and its own resource is as much as was
-        asked for, unless it is 0, which is a part of another container's. Raises PluginFailed."""
+        asked for, unless it is 0, which is a part of another container's, or the container has it already: a pool may
+        have become smaller since. Raises PluginFailed."""
         given = answer or {}
         try:
             self._properties(given)
         except BadProperty as error:
             raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", str(error)) from None
         own = given.get(request.resource_name)
-        if own is None or not own.is_scalar_resource or own.allocated_quantity == 0 or _suffices(own, request):
+        if not new or own is None or not own.is_scalar_resource or own.allocated_quantity == 0:
+            return given
+        if _suffices(own, request):
             return given
         told = f"{request.quantity:g} were asked for, and it gave {own.allocated_quantity:g}"
         raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", told)
@@ -438,21 +461,27 @@ class Manager:
             await self._forget(active)
             told = await self._told()
             await self._drop_orphans(told, active)
-            running: list[tuple[QrmPod, PodContainer]] = []
+            self._lacking = {key: lacks for key, lacks in self._lacking.items() if key[0] in active and lacks}
             failed: dict[str, str] = {}
-            for pod in pods:
-                if pod.is_skipped(self.settings.skip_annotations, first=False):
-                    continue
-                for container, kind, index in pod.typed():
-                    if not container.id or kind is ContainerType.INIT:
-                        continue
-                    running.append((pod, container))
-                    try:
-                        await self._renew(pod, container, kind, index, told)
-                    except NotAllocated as error:
-                        failed[f"{pod.key}/{container.name}"] = str(error)
+            running = self._running(pods)
+            for pod, container, kind, index in running:
+                try:
+                    await self._renew(pod, container, kind, index, told)
+                except NotAllocated as error:
+                    failed[f"{pod.key}/{container.name}"] = str(error)
             await self._save()
-            return await self._apply(running, apply, failed)
+            return await self._apply([(pod, container) for pod, container, _, _ in running], apply, failed)
+
+    def _running(self, pods: Iterable[QrmPod]) -> list[tuple[QrmPod, PodContainer, ContainerType, int]]:
+        """Containers of ours that run, with their type and index; those that lack something after those that do not."""
+        running = [
+            (pod, container, kind, index)
+            for pod in pods
+            if not pod.is_skipped(self.settings.skip_annotations, first=False)
+            for container, kind, index in pod.typed()
+            if container.id and kind is not ContainerType.INIT
+        ]
+        return sorted(running, key=lambda each: bool(self.lacking(each[0].uid, each[1].name)))
 
     async def _told(self) -> dict[str, Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]]:
         """What each plug-in that may change its mind says of all containers; without those that failed."""
@@ -467,7 +496,7 @@ class Manager:
                 continue
             if not answer and self._monotonic() - self._registered[name].since < FRESH_S:
                 continue  # it has not read its own state yet
-            found[name] = answer
+            found[name], self._registered[name].remembers = answer, True
         return found
 
     async def _drop_orphans(self, told: Mapping[str, Mapping[str, object]], active: Collection[str]) -> None:
@@ -499,7 +528,9 @@ class Manager:
             self._check_told(pod, container, infos)
             for resource, info in infos.items():
                 self.allocations.set(pod.uid, container.name, resource, info)
-            if not infos:
+            if infos:
+                self._lacking.get((pod.uid, container.name), {}).pop(name, None)
+            else:
                 self.allocations.remove(pod.uid, container.name, name)
                 missing = True
         if missing:
@@ -563,6 +594,10 @@ class Manager:
                     allocatable[resource] = max(free.total, float(math.ceil(scalars.get(resource, 0.0))))
                     capacity[resource] = whole.total
         return capacity, allocatable, tuple(removed)
+
+    def lacking(self, pod_uid: str, container: str) -> dict[str, str]:
+        """The resources that a container asked for and runs without, and why."""
+        return dict(self._lacking.get((pod_uid, container), {}))
 
     async def aware(self, pod: QrmPod, container: str) -> dict[str, Quantity]:
         """What a container has, by resource, of every plug-in that answers."""

@@ -367,7 +367,7 @@ class LegacyRegistration(pb_grpc.RegistrationServicer):
             asked = f"requested API version {request.version} is not supported by kubelet"
             told = f"{asked}. Supported version is {VERSION}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
-        if not request.resource_name or Path(request.endpoint).name != request.endpoint:
+        if not request.resource_name or not request.endpoint or Path(request.endpoint).name != request.endpoint:
             told = "a resource name is needed, and an endpoint that is the name of a socket beside ours"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
         endpoint = Endpoint(request.resource_name, self._directory / request.endpoint)

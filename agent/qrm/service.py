@@ -255,6 +255,11 @@ class Rounds:
                     "containers": {
                         container.name: _infos(allocations.of(pod.uid, container.name)) for container in pod.containers
                     },
+                    "without": {
+                        container.name: lacks
+                        for container in pod.containers
+                        if (lacks := self.manager.lacking(pod.uid, container.name))
+                    },
                 }
                 for pod in self.known
                 if (record := self.records.get(pod.uid)) is not None

@@ -182,6 +182,43 @@ def test_who_may_do_without_a_plugin(case: dict[str, Any]):
     run(test())
 
 
+@dataclass
+class Refusing(Fake):
+    """Goes on, and has nothing to give."""
+
+    full: bool = True
+
+    async def allocate(self, request: ResourceRequest) -> Mapping[str, AllocationInfo] | None:
+        if self.full:
+            raise PluginFailed(self.resource, "Allocate", "UNKNOWN", "it has no more")
+        return await super().allocate(request)
+
+
+def test_what_a_pod_runs_without_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture):
+    async def test() -> None:
+        fake = Refusing(offers=None)
+        world = await World(policy=Policy.NONE).with_(fake, Fake("disk", prop=""))
+        asked, why = pod(requests={"cpu": 2.0, "disk": 2.0}), "the plug-in for cpu failed in Allocate: UNKNOWN: it has"
+        assert (await world.manager.admit(asked)).admitted
+        world.now += FRESH_S
+        for _ in range(3):
+            assert world.manager.lacking("p", "c") == {"cpu": f"{why} no more"}
+            await world.manager.reconcile([asked], world.apply)
+        assert [record.getMessage() for record in caplog.records if "runs without" in record.message] == [
+            f"ns/p, container c, runs without its cpu: {why} no more"
+        ]
+        fake.full = False
+        await world.manager.reconcile([asked], world.apply)
+        assert world.manager.lacking("p", "c") == {}
+        assert world.stored() == {"cpu": 2.0, "disk": 2.0}
+        fake.full = True
+        await world.manager.admit(pod("q"))
+        await world.manager.reconcile([asked], world.apply)
+        assert world.manager.lacking("q", "c") == {}, "it has gone"
+
+    run(test())
+
+
 def test_daemonset_pod_of_the_systems_cores():
     case = named("daemonset pod, system_cores")
 
@@ -383,6 +420,20 @@ def test_after_a_restart_stored_hints_count_and_nobody_is_asked():
         await world.with_(fake := Fake())
         assert (await world.manager.admit(pod(qos="dedicated_cores"))).admitted
         assert fake.asked == []
+
+    run(test())
+
+
+def test_after_a_restart_a_pool_may_be_smaller_than_what_was_asked_for():
+    """Load took the rest. Who has nothing yet is not let in with less."""
+
+    async def test() -> None:
+        allocations = Allocations()
+        allocations.set("p", "c", "cpu", AllocationInfo("CpusetCpus", False, True, 4.0, "0-3"))
+        world = await World(allocations).with_(Fake(gives=4.0, result="0-3", offers=None))
+        for uid, admitted in (("p", True), ("new", False)):
+            admission = await world.manager.admit(pod(uid, qos="dedicated_cores", requests={"cpu": 5.0}))
+            assert admission.admitted is admitted
 
     run(test())
 
@@ -692,6 +743,27 @@ def test_who_loses_cpus_comes_before_who_gains_them():
             fake.has[uid]["c"]["cpu"] = info
         await world.manager.reconcile(pods, world.apply)
         assert [name for name, _ in world.set] == ["b/c", "a/c"]
+
+    run(test())
+
+
+def test_a_plugin_that_lost_its_state_gives_nobody_what_is_anothers():
+    """Who is new waits until those who had something were asked for anew."""
+
+    async def test() -> None:
+        allocations = Allocations()
+        allocations.set("old", "c", "cpu", AllocationInfo("CpusetCpus", False, True, 2.0, "0-1"))
+        world = await World(allocations).with_(fake := Fake(offers=None))
+        new, patient, old = pod("a-new", qos="dedicated_cores"), pod("b-new"), pod("old", qos="dedicated_cores")
+        refused = await world.manager.admit(new, active={"old", "a-new", "b-new"})
+        assert "it knows nothing yet of what it gave before" in refused.message
+        assert (await world.manager.admit(patient, active={"old", "a-new", "b-new"})).admitted
+        assert fake.asked == []
+        for passed in (0.0, FRESH_S):
+            world.now += passed
+            await world.manager.reconcile([patient, old], world.apply)
+        assert [request.pod_uid for request in fake.asked] == ["old", "b-new"]
+        assert (await world.manager.admit(new, active={"old", "a-new", "b-new"})).admitted
 
     run(test())
 

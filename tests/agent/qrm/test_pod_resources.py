@@ -129,6 +129,7 @@ def test_a_plugin_that_does_not_answer_hides_nobody_else(tmp_path: Path):
             "requested API version v2 is not supported by kubelet. Supported version is v1alpha1",
         ),
         ({"resource_name": ""}, "a resource name is needed"),
+        ({"endpoint": ""}, "the name of a socket beside ours"),
         ({"endpoint": "../elsewhere.sock"}, "the name of a socket beside ours"),
         ({"endpoint": "nobody.sock"}, "the plug-in for cpu failed in GetResourcePluginOptions: UNAVAILABLE"),
     ],
