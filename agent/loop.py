@@ -248,10 +248,15 @@ class Agent:
         kept: list[tuple[str, object]] = [(MEMORY_KEPT, self._memory), (LEDGER_KEPT, self._ledger)]
         if any(each.above or each.below for each in self._memory.rules.values()):
             kept.append((TIME_KEPT, now))  # what is counted in a row is so only if nothing was missed
-        for name, value in kept:
-            if self._kept.get(name) != value:
-                await asyncio.to_thread(self._audit.keep, name, value)
-                self._kept[name] = value
+        changed = {name: value for name, value in kept if self._kept.get(name) != value}
+        if changed:
+            await asyncio.to_thread(self._write, changed)
+            self._kept |= changed
+
+    def _write(self, changed: Mapping[str, object]) -> None:
+        with self._audit.together():
+            for name, value in changed.items():
+                self._audit.keep(name, value)
 
     async def _tell_changes(self, analysis: Analysis) -> None:
         """An Event for each rule that began or ceased to want something; upstream repeats it every cycle."""

@@ -66,7 +66,7 @@ def make_node(root: Path, *, version: str, pods: int) -> None:
 
     FakeProc(root / "proc")
     (root / "cpu_manager_state").write_text('{"policyName":"none"}')
-    groups = FakeCgroups(root / "cgroup", version)
+    groups = FakeCgroups(root / "cgroup", version, together=True)  # cpu and cpuacct, as systemd mounts them
     for number in range(pods):
         groups.add(groups.pod_path(uid(number)), cpu_ns=number, memory=90 * MIB)
         for container in range(CONTAINERS):

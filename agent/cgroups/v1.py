@@ -21,17 +21,19 @@ SHARES = (2, 262144)
 
 
 class TreeV1(Tree):
-    """`roots` is where each controller's tree is: CONTROLLERS, and UNIFIED where there is one."""
+    """`roots` is where each controller's tree is: CONTROLLERS, and UNIFIED where there is one. Controllers that are
+    mounted together, as cpu and cpuacct mostly are, have one tree."""
 
     def __init__(self, roots: Mapping[str, str]) -> None:
-        self._roots = {name: Directory.at(path) for name, path in roots.items()}
+        trees = {path: Directory.at(path) for path in dict.fromkeys(roots.values())}
+        self._roots = {name: trees[path] for name, path in roots.items()}
 
     def open(self, path: str) -> Group:
         return GroupV1(self._roots, path)
 
     def close(self) -> None:
         for root in self._roots.values():
-            root.close()
+            root.close()  # the second time it does nothing
 
 
 class GroupV1(Group):
@@ -61,15 +63,14 @@ class GroupV1(Group):
         return self._in("cpuacct").directories()
 
     def _in(self, controller: str) -> Directory:
-        found = self._open.get(controller)
+        root = self._roots.get(controller)
+        if root is None:
+            raise CgroupUnsupported("this machine has it not", path=f"{controller}:{self.path}")
+        found = self._open.get(root.path)
         if found is None:
-            if controller not in self._roots:
-                raise CgroupUnsupported("this machine has it not", path=f"{controller}:{self.path}")
-            if self._above is not None:
-                found = self._above._in(controller).child(self._step)
-            else:
-                found = self._roots[controller].walk(self.path)
-            self._open[controller] = found
+            above = self._above
+            found = root.walk(self.path) if above is None else above._in(controller).child(self._step)
+            self._open[root.path] = found
         return found
 
     # --- readings ----------------------------------------------------------------------------------------------------
