@@ -21,10 +21,8 @@ import msgspec
 from aiohttp import hdrs
 
 from agent import server
-from agent.cgroups import Driver, Layout, NoCgroups, find_layout
+from agent.cgroups import NoCgroups, top_of
 from agent.cgroups.detection import Version
-from agent.cgroups.paths import ROOT_SEGMENT
-from agent.executor import Claim
 from agent.executor.rivals import process_names, rivals
 from agent.policy.source import ClusterPolicies, InForce, check_policies
 from agent.serving import CannotRun, read_token
@@ -43,6 +41,7 @@ LOOK_AGAIN_S = 0.05
 DISABLED = "the kubelet enables it where it makes groups (--cgroups-per-qos); on version 2 see cgroup.subtree_control"
 ROOT = "run the agent as root, with the host's /sys/fs/cgroup mounted and not read-only: deploy/agent does"
 ALONE = "keep one of the two from this node: two would undo each other's work (or set agent.beside_others)"
+UNSEEN = "it does nothing until there is; docs/agent-state.md says what each metric takes"
 NONE_YET = "write some: docs/agent-policies.md, and deploy/agent/policies has samples"
 
 
@@ -66,7 +65,7 @@ async def agent(examination: Examination) -> Sequence[Result]:
     own, _ = await aside(lambda: read_settings(table, cwd=examination.cwd))
     results: list[Result] = []
     try:
-        results += (running := await _running(own))
+        results += (running := await _running(own, wanted=bool(table)))
         if not running and not table:
             return [skipped(f"there is no [agent] in these settings, and none answers at {_url(own)}")]
         if not running:
@@ -87,18 +86,20 @@ def _url(own: AgentSettings) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{own.port}"
 
 
-async def _running(own: AgentSettings) -> list[Result]:
-    """What the agent at the address of the settings says of itself; nothing if none answers there. Raises CannotRun."""
+async def _running(own: AgentSettings, *, wanted: bool) -> list[Result]:
+    """What the agent at the address of the settings says of itself; nothing if none answers there. Who else answers
+    there is told of only where an agent is `wanted`. Raises CannotRun."""
     url = _url(own)
     try:
         async with _session() as session:
             _, body = await _get(session, f"{url}/healthz")
             health = _decoded(body)
-            stuck = health.get("error", {}) if isinstance(health.get("error"), dict) else {}
-            if "cycle" not in health and stuck.get("code") != "stuck":
-                cure = "end that program, or set another agent.port"
-                return [fail(f"what answers at {url} is no agent of load-watcher", cure)]
-            results = [] if "cycle" in health else [fail(f"it is stuck: {stuck['message']}", "its log says why")]
+            error = health["error"] if isinstance(health.get("error"), dict) else {}
+            stuck = error.get("code") == "stuck"
+            if "cycle" not in health and not stuck:
+                told = f"what answers at {url} is no agent of load-watcher"
+                return [fail(told, "end that program, or set another agent.port")] if wanted else []
+            results = [fail(f"it is stuck: {error.get('message')}", "its log says why")] if stuck else []
             token = await aside(lambda: read_token(own.token_file))
             status, body = await _get(session, f"{url}/explain", token=token)
     except (aiohttp.ClientError, OSError):
@@ -117,7 +118,7 @@ def _explained(told: _Explanation, own: AgentSettings, url: str) -> Iterator[Res
     stance = told.stance or "waiting for policies"
     what = f"an agent answers at {url}: node {told.node}, cycle {told.cycle}, {stance}"
     if own.mode == "enforce" and told.stance != "enforce":
-        cure = "it goes on by itself once that is over; docs/agent-safety.md says what keeps it from acting"
+        cure = "docs/agent-safety.md says what keeps it from acting; what was started in preview takes a restart"
         yield warn(f"{what}, although these settings say enforce: {told.why or 'it was started in preview'}", cure)
     else:
         yield ok(f"{what}{f' ({told.why})' if told.why else ''}")
@@ -129,7 +130,7 @@ def _explained(told: _Explanation, own: AgentSettings, url: str) -> Iterator[Res
         yield fail(f"it does not know the pods of its node: {why}", "look at agent.kubelet, or at its rights to pods")
     for rule in (told.plan or {}).get("rules", ()):
         if why := told.missing.get(rule["metric"]):
-            yield warn(f"rule {rule['rule']} sees nothing of {rule['metric']}: {why}", "until then it does nothing")
+            yield warn(f"rule {rule['rule']} sees nothing of {rule['metric']}: {why}", UNSEEN)
 
 
 def _judged(problems: Sequence[str], *, known: bool, there: int, what: str) -> Iterator[Result]:
@@ -182,10 +183,10 @@ async def _listed(policies: ClusterPolicies) -> InForce:
 
 
 def _groups(own: AgentSettings) -> Iterator[Result]:
-    driver = None if own.cgroup_driver is None else Driver(own.cgroup_driver)
+    groups = server.WrittenGroups(own)
     try:
-        layout = find_layout(str(own.cgroup), driver=driver, nest=own.cgroup_nest)
-        file = _quota_file(layout)
+        layout = groups.layout()
+        file = Path(top_of(layout), "cpu.max" if layout.version is Version.V2 else "cpu.cfs_quota_us")
     except NoCgroups as error:
         yield fail(str(error), error.hint)
         return
@@ -200,13 +201,6 @@ def _groups(own: AgentSettings) -> Iterator[Result]:
         )
 
 
-def _quota_file(layout: Layout) -> Path:
-    """The quota of all pods together. Raises NoCgroups where there are no groups of a kubelet."""
-    if layout.version is Version.V2:
-        return Path(f"{layout.root}{layout.path_of((ROOT_SEGMENT,))}/cpu.max")
-    return Path(f"{layout.root}/cpu{layout.path_of((ROOT_SEGMENT,))}/cpu.cfs_quota_us")
-
-
 def _rivals(own: AgentSettings) -> Iterator[Result]:
     """By their processes: who else there is in pods, a running agent knows."""
     found = rivals((), process_names(own.proc))
@@ -219,13 +213,13 @@ def _rivals(own: AgentSettings) -> Iterator[Result]:
 
 def _claimed(own: AgentSettings) -> Iterator[Result]:
     """Whether an agent that enforces is here, although none answers."""
-    claim = Claim(own.cgroup)
+    groups = server.WrittenGroups(own)
     try:
-        if others := claim.others():
-            told = f"{others[0]} has the control groups of {own.cgroup}, and it does not answer at {_url(own)}"
+        if others := groups.claim.others():
+            told = f"{others[0]} has the control groups, and it does not answer at {_url(own)}"
             yield warn(told, "give the doctor its settings too (--config), or end it")
     finally:
-        claim.release()
+        groups.close()
 
 
 async def _watcher(own: AgentSettings) -> list[Result]:

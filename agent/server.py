@@ -21,7 +21,7 @@ from aiohttp import hdrs, web
 
 from agent.analyzer import Event
 from agent.audit import Audit, AuditError, Filter, json_lines
-from agent.cgroups import Driver, Layout, Tree, find_layout, open_tree
+from agent.cgroups import Driver, Layout, Tree, find_layout, open_tree, top_of
 from agent.executor import Claim, Cluster, Executor, Groups, KubeletGroups, OnExit, Permissions, PutBack
 from agent.loop import Agent, Clocks, Surroundings
 from agent.metrics import Metrics
@@ -108,18 +108,21 @@ class WrittenGroups:
         self._driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
         self._nest = settings.cgroup_nest
         self._tree: Tree | None = None
-        self.groups: Groups = KubeletGroups(self._layout, self._opened)
+        self.groups: Groups = KubeletGroups(self.layout, self._opened)
+        self.claim = Claim(lambda: top_of(self.layout()))
 
-    def _layout(self) -> Layout:
+    def layout(self) -> Layout:
+        """How they are laid out. Raises NoCgroups."""
         return find_layout(self._root, driver=self._driver, nest=self._nest)
 
     def _opened(self) -> Tree:
         if self._tree is None:
-            self._tree = open_tree(self._layout())
+            self._tree = open_tree(self.layout())
         return self._tree
 
     def close(self) -> None:
-        """Let go of the tree."""
+        """Let go of the tree, and of the claim to it."""
+        self.claim.release()
         if self._tree is not None:
             self._tree.close()
             self._tree = None
@@ -255,11 +258,13 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
         groups = WrittenGroups(settings)
         stack.callback(groups.close)
         enforce = settings.mode == "enforce"
+        if enforce:
+            await asyncio.to_thread(groups.claim.others)  # who has it, if anybody, is in the log from the start
         permissions = Permissions(
             enforce=enforce,
             limits=settings.limits(),
             beside_others=settings.beside_others,
-            claim=await _claimed(stack, settings) if enforce else None,
+            claim=groups.claim if enforce else None,
             proc=settings.proc,
         )
         executor = Executor(audit, groups.groups, cluster=cluster, permissions=permissions)
@@ -282,14 +287,6 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
         except AuditError as error:
             raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
         yield Assembled(agent, audit, executor, told, partial(_informed, pods, policies, own))
-
-
-async def _claimed(stack: AsyncExitStack, settings: AgentSettings) -> Claim:
-    """Taken at once, or as soon as nobody else has it; who has it meanwhile is in the log."""
-    claim = Claim(settings.cgroup)
-    stack.callback(claim.release)
-    await asyncio.to_thread(claim.others)
-    return claim
 
 
 async def _informed(pods: PodSource, policies: PolicySource, own: OwnNode | None) -> bool:

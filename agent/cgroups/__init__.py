@@ -12,7 +12,7 @@ What is here reads and writes files and decides nothing.
 """
 
 from agent.cgroups.base import Cpu, Group, Memory, Pressure, Quota, Tree
-from agent.cgroups.detection import Layout, NoCgroups, find_layout, open_tree
+from agent.cgroups.detection import Layout, NoCgroups, find_layout, open_tree, top_of
 from agent.cgroups.errors import (
     CgroupBusy,
     CgroupDenied,
@@ -49,4 +49,5 @@ __all__ = [
     "find_layout",
     "in_order",
     "open_tree",
+    "top_of",
 ]

@@ -75,6 +75,12 @@ def find_layout(root: str, *, driver: Driver | None = None, nest: str | None = N
     return best
 
 
+def top_of(layout: Layout) -> str:
+    """The directory of the group that all of the kubelet's are in, of those that have quotas. Raises NoCgroups."""
+    tree = layout.root if layout.version is Version.V2 else f"{layout.root}/cpu"
+    return tree + layout.path_of((ROOT_SEGMENT,))
+
+
 def open_tree(layout: Layout) -> Tree:
     """The tree, to be closed in the end. Raises CgroupError where it cannot be read."""
     if layout.version is Version.V2:

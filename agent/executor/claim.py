@@ -1,4 +1,4 @@
-"""The claim to the control groups of a node: of all load-watcher agents one may change them, whatever files they keep.
+"""The claim to a kubelet's control groups: of all load-watcher agents one may change them, whatever files they keep.
 
 It is a lock (flock) on the directory that the groups are in. So it is there for whoever sees the same groups, in a pod
 or beside it, leaves nothing behind, and goes with the process that has it, however that ends.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from pathlib import Path
+from collections.abc import Callable
+
+from agent.cgroups import NoCgroups
 
 log = logging.getLogger(__name__)
 
@@ -18,25 +20,30 @@ CURE = "`ps -ef` or `kubectl get pods -A -o wide` shows both: end one of them"
 
 
 class Claim:
-    """The claim to the groups below `root`; its methods block, for as long as a system call takes."""
+    """The claim to the groups in the directory that `place` finds, which raises NoCgroups where there are none. Its
+    methods block, for as long as system calls take."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, place: Callable[[], str]) -> None:
+        self._place = place
         self._descriptor: int | None = None
+        self._path = ""
         self._told = ""
 
     def others(self) -> tuple[str, ...]:
         """Who has it, in words as `rivals` has them; if nobody, it is taken, and kept until it is released."""
-        if self._descriptor is not None:
+        if self._is_ours():
             return ()
+        self.release()
         try:
-            self._take()
+            self._take(self._place())
+        except NoCgroups:  # there is nothing to be changed
+            return ()
         except BlockingIOError:
-            self._tell(f"{ANOTHER} has the control groups of {self._root}: {CURE}")
+            self._tell(f"{ANOTHER} has the control groups in {self._path}: {CURE}")
             return (ANOTHER,)
         except OSError as error:
             # Groups that cannot even be opened nobody changes; whoever wants to is told why he cannot.
-            self._tell(f"whether another agent has the control groups of {self._root} is not known: {error.strerror}")
+            self._tell(f"whether another agent has the control groups in {self._path} is not known: {error.strerror}")
             return ()
         self._tell("")
         return ()
@@ -47,8 +54,18 @@ class Claim:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _take(self) -> None:
-        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def _is_ours(self) -> bool:
+        """Whether it was taken, and the directory is still the one that is there: a kubelet may make a new one."""
+        if self._descriptor is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
+        except OSError:
+            return False
+
+    def _take(self, path: str) -> None:
+        self._path = path
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:
@@ -61,5 +78,5 @@ class Claim:
         if trouble and trouble != self._told:
             log.error("%s", trouble)
         elif self._told and not trouble:
-            log.info("no other load-watcher agent has the control groups of %s any more", self._root)
+            log.info("no other load-watcher agent has the control groups in %s any more", self._path)
         self._told = trouble

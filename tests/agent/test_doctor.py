@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.cgroups import find_layout, top_of
 from agent.executor import Claim
 from tests.agent.policy.writing import API, node_qos, text_of, throttling, write
 from tests.doctor import Told, doctor
@@ -104,7 +105,7 @@ def test_others_that_manage_the_same_groups(place: Place):
     place.told().one("agent", "warn", "koordlet (process)", "keep one of the two from this node")
     place.told(mode="enforce").one("agent", "fail", "koordlet (process)", "agent.beside_others")
     place.told(mode="enforce", beside_others="true").one("agent", "warn", "koordlet (process)")
-    other = Claim(place.cgroups.root)
+    other = Claim(lambda: top_of(find_layout(str(place.cgroups.root))))
     assert not other.others()
     place.told().one("agent", "warn", "another load-watcher agent", "does not answer")
     other.release()

@@ -108,8 +108,8 @@ def test_beside_another_agent_nothing_is_enforced(node: FakeNode, rival: PodStat
 def test_of_two_of_ours_one_enforces(node: FakeNode):
     """Whatever files they keep: what both see is the groups."""
     node.add(0)
-    root = node.cgroups.root
-    first, second = Claim(root), Claim(root)
+    top = node.cgroups.root / "kubepods.slice"
+    first, second = Claim(lambda: str(top)), Claim(lambda: str(top))
     assert () == first.others() == first.others()
     report = node.run(throttle(), claim=second)
     assert (Stance.PREVIEW, True) == (report.stance, "by another load-watcher agent" in report.why)
@@ -117,8 +117,13 @@ def test_of_two_of_ours_one_enforces(node: FakeNode):
     first.release()
     assert [Fate.DONE] == fates(node.run(throttle(), claim=second))
     assert first.others()
+    top.rename(top.with_name("old"))
+    top.mkdir()  # the kubelet made it anew: who comes first has it
+    assert () == first.others()
+    assert second.others()
+    first.release()
     second.release()
-    assert () == Claim(root / "not there").others()
+    assert () == Claim(lambda: str(top / "not there")).others()
 
 
 def test_when_another_agent_comes_everything_is_given_back_to_it(node: FakeNode, server: FakeKube):
