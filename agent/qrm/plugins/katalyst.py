@@ -162,7 +162,7 @@ class KatalystCpuPlugin:
         if request.container_type == ContainerType.INIT:
             return None
         if wish.debug:
-            return AllocationInfo()
+            return AllocationInfo(is_scalar_resource=True)  # as Katalyst: nothing is set, nothing is compared
         key = (request.pod_uid, request.container_name)
         kept = self._records.get(key)
         if kept is None or kept.request < request.quantity or kept.qos_level != wish.level:

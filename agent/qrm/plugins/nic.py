@@ -196,6 +196,8 @@ def _info(nic: Nic) -> AllocationInfo:
     envs = {
         "AFFINITY_NIC_ADDR_IPV4": nic.address.ipv4,
         "AFFINITY_NIC_ADDR_IPV6": nic.address.ipv6,
+        # The seed names addresses alone; of a card whose addresses are not known a container would learn nothing.
+        "AFFINITY_NIC_NAME": "" if nic.address.ipv4 or nic.address.ipv6 else nic.interface_name,
     }
     hints = (Hint(frozenset({nic.numa_node}), preferred=True),) if nic.numa_node >= 0 else ()
     return AllocationInfo(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent.qrm import cpuset
+from agent.qrm.allocation import AllocationInfo
 from agent.qrm.machine import Cpu, Machine
 from agent.qrm.plugins.katalyst import KatalystCpuPlugin, KatalystSettings
 from agent.qrm.request import CannotAllocate, ContainerType, ResourceRequest
@@ -121,6 +122,14 @@ def test_a_shared_pod_ramps_up_and_then_is_in_its_pool():
     pools = given.pools()
     assert not pools["share"] & pools["reclaim"]
     assert pools["share"] | pools["reclaim"] == machine("dummy16_2s_4n").all - RESERVED
+
+
+def test_a_pod_that_is_debugged_has_nothing_set_and_takes_nothing():
+    given = plugin(machine("dummy16_2s_4n"), {})
+    case = shared(2, debug_pod=True)
+    assert given.hints(ask(case)) is None
+    assert given.allocate(ask(case)) == AllocationInfo(is_scalar_resource=True)
+    assert given.allocations() == {}
 
 
 def test_shared_pods_may_not_ask_for_more_than_there_is():

@@ -313,6 +313,12 @@ def test_a_hint_of_nodes_that_are_not_there(plugin: Callable[[], Plugin]):
     assert asked.allocations() == {}
 
 
+def test_of_a_card_without_known_addresses_its_name_is_told():
+    info = NicPlugin((Nic("eth7", 1),), nodes=SEED.nodes).allocate(ask("NIC", "p", "", 1))
+    assert info
+    assert info.envs == {"AFFINITY_NIC_NAME": "eth7"}
+
+
 def test_the_seeds_spelling_in_a_state_of_cards():
     document = NicPlugin(NICS, nodes=SEED.nodes).document()
     for node in document["machineState"].values():
