@@ -343,6 +343,8 @@ class KatalystCpuPlugin:
     def _new_record(self, request: ResourceRequest, wish: _Wish) -> KatalystRecord:
         whole(request)  # raises for a quantity that is none: what is asked for is kept as it is
         nodes, cpus, pool, sidecar = tuple(sorted(request.nodes)), NONE, "", False
+        if strange := sorted(request.nodes - set(self.machine.nodes)):
+            raise CannotAllocate(f"the hint names NUMA node {strange[0]}, which this machine does not have")
         if wish.level == DEDICATED_CORES:
             main = self._main_of(request)
             sidecar = main is not None

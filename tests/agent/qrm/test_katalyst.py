@@ -218,6 +218,16 @@ def test_quantities_that_are_none(level: str, quantity: float):
     assert given.document()["pods"] == {}
 
 
+@pytest.mark.parametrize("level", ["shared_cores", "dedicated_cores"])
+def test_a_node_that_is_not_there(level: str):
+    """What is given on it would be no CPU at all."""
+    given = plugin(machine("dummy16_2s_4n"), {})
+    wish = {"qos_level": level, "request_cpu": 0, "memory_enhancement": BOUND, "hint_nodes": [4]}
+    with pytest.raises(CannotAllocate, match="NUMA node 4, which this machine does not have"):
+        given.allocate(ask(wish))
+    assert given.document()["pods"] == {}
+
+
 def test_an_enhancement_that_is_no_json():
     request = ResourceRequest(
         "p", "c", "cpu", resource_requests={"cpu": 1.0}, annotations={"katalyst.kubewharf.io/cpu_enhancement": "{"}
