@@ -953,6 +953,12 @@ _QRM_OPTIONS = (
         metavar="DURATION",
         help="How often what plug-ins say is brought to containers; 3s.",
     ),
+    click.option(
+        "--qos-resource-manager-resource-names-map",
+        "names",
+        metavar="NAME=RESOURCE,…",
+        help="Resources that pods request under another name, like best-effort-cpu=cpu.",
+    ),
     click.option("--watcher", metavar="URL", help="The load-watcher whose windows resize the pools."),
     click.option("--host", metavar="ADDRESS", help="Address to listen on."),
     click.option("--port", metavar="PORT", help="Port to listen on; 0 takes any free one."),
@@ -961,7 +967,7 @@ _QRM_OPTIONS = (
     click.option("-v", "--verbose", is_flag=True, help="The same as --log-level debug."),
     _SET,
 )
-_QRM_NAMES = ("mode", "node", "state_dir", "policy", "reconcile_period", "watcher", "host", "port")
+_QRM_NAMES = ("mode", "node", "state_dir", "policy", "reconcile_period", "names", "watcher", "host", "port")
 
 
 @main.command()

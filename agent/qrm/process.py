@@ -285,7 +285,8 @@ async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: A
         save=partial(checkpoint.save, allocations),
         monotonic=time.monotonic,
     )
-    handler = ResourcePlugins(manager, open_endpoint=partial(Endpoint, observe=metrics.observe_call))
+    observed = partial(Endpoint, observe=metrics.observe_call)
+    handler = ResourcePlugins(manager, open_endpoint=observed)
     registry = Registry(settings.plugins_dir, {PLUGIN_TYPE: handler}, monotonic=time.monotonic)
     stack.push_async_callback(registry.close)
     await _registered(registry, manager, parts)
@@ -310,7 +311,7 @@ async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: A
     metrics.rounds, rounds.observe = rounds, metrics.observe_round
     listing = PodResources(manager, lambda: rounds.known, cpus=machine.all - settings.reserved_cpus)
     await _answer(settings.pod_resources_path, listing.add_to, stack)
-    legacy = LegacyRegistration(manager, settings.state_dir)
+    legacy = LegacyRegistration(manager, settings.state_dir, open_endpoint=observed)
     await _answer(settings.state_dir / "kubelet.sock", legacy.add_to, stack)
     stack.push_async_callback(rounds.close)
     _in_background(stack, registry.run(), "qrm-registration")

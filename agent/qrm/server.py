@@ -353,9 +353,12 @@ class LegacyRegistration(pb_grpc.RegistrationServicer):
     """The registration of plug-ins that know nothing of a plug-in watcher: they call, and name a socket in
     `directory`."""
 
-    def __init__(self, manager: Manager, directory: Path) -> None:
+    def __init__(
+        self, manager: Manager, directory: Path, *, open_endpoint: Callable[[str, Path], Endpoint] = Endpoint
+    ) -> None:
         self._manager = manager
         self._directory = directory
+        self._open_endpoint = open_endpoint
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Serve it there."""
@@ -370,7 +373,7 @@ class LegacyRegistration(pb_grpc.RegistrationServicer):
         if not request.resource_name or not request.endpoint or Path(request.endpoint).name != request.endpoint:
             told = "a resource name is needed, and an endpoint that is the name of a socket beside ours"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
-        endpoint = Endpoint(request.resource_name, self._directory / request.endpoint)
+        endpoint = self._open_endpoint(request.resource_name, self._directory / request.endpoint)
         try:
             await endpoint.open()
         except PluginFailed as error:

@@ -219,6 +219,7 @@ class QrmSettings(Table):
             values.several(PAIR, called="pairs of names"),
             "Resources that pods request under another name than their plug-in's.",
             example='["best-effort-cpu=cpu"]',
+            flag="--qos-resource-manager-resource-names-map",
         ),
     )
     skip_annotations: tuple[str, ...] = field(

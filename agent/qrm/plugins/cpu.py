@@ -23,7 +23,7 @@ from agent.qrm.machine import Machine
 from agent.qrm.plugins.numa import open_to, sets_that_hold, smallest_preferred
 from agent.qrm.plugins.records import Records
 from agent.qrm.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_own
-from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, RoleTable
+from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, POOLS, RoleTable
 from agent.qrm.topology import Hint
 
 NO_HINTS = "no available cpu hints"
@@ -222,6 +222,8 @@ class CpuPlugin:
     def _check(self, read: CpuDocument) -> None:
         taken: set[int] = set()
         for record in self._records.values():
+            if record.pool not in ("", *POOLS):
+                raise ValueError(f"there is no pool {record.pool!r}")
             own = record.exclusive
             if own & taken:
                 raise ValueError(f"the CPUs {cpuset.text(own & taken)} are two containers' own")

@@ -405,6 +405,13 @@ def test_cpus_that_cannot_be_given_away(cpus: str, reason: str):
         cpu_plugin().load(document)
 
 
+def test_a_pool_that_there_is_not():
+    document = filled()[0].document()
+    document["pods"]["b"]["container0"]["pool"] = "nightly"
+    with pytest.raises(ValueError, match="there is no pool 'nightly'"):
+        cpu_plugin().load(document)
+
+
 # --- any sequence of pods --------------------------------------------------------------------------------------------
 
 ROLES = ["online-micro_service", "ETL", "storage-service", "reranker", "retriever", "unheard-of"]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import grpc.aio
 import pytest
 
 from agent.qrm.allocation import AllocationInfo, Allocations
-from agent.qrm.endpoint import Endpoint
+from agent.qrm.endpoint import Endpoint, Observe
 from agent.qrm.files import StateFile
 from agent.qrm.manager import Manager, ManagerSettings
 from agent.qrm.plugins.base import Plugin
@@ -41,8 +42,13 @@ POD = QrmPod(
 async def save() -> None: ...
 
 
+def ignore(*_: object) -> None: ...
+
+
 @asynccontextmanager
-async def world(directory: Path, *plugins: Plugin) -> AsyncIterator[tuple[Manager, Any, Any]]:
+async def world(
+    directory: Path, *plugins: Plugin, observe: Observe = ignore
+) -> AsyncIterator[tuple[Manager, Any, Any]]:
     """A manager with these plug-ins over sockets, its pod-resources API and its registration for old plug-ins."""
     manager = Manager(ManagerSettings(frozenset({0, 1}), Policy.RESTRICTED), Allocations(), save=save, monotonic=float)
     servers: list[Any] = []
@@ -52,7 +58,8 @@ async def world(directory: Path, *plugins: Plugin) -> AsyncIterator[tuple[Manage
     cpus = SEED.all - cpu_plugin().settings.reserved
     listing = PodResources(manager, lambda: [POD], cpus=cpus)
     servers.append(SocketServer(directory / "pod-resources.sock", [listing.add_to]))
-    servers.append(SocketServer(directory / "kubelet.sock", [LegacyRegistration(manager, directory).add_to]))
+    legacy = LegacyRegistration(manager, directory, open_endpoint=partial(Endpoint, observe=observe))
+    servers.append(SocketServer(directory / "kubelet.sock", [legacy.add_to]))
     for server in servers:
         await server.start()
     async with (
@@ -119,6 +126,22 @@ def test_a_plugin_that_does_not_answer_hides_nobody_else(tmp_path: Path):
             assert [each.resource_name for each in pod.containers[0].resources] == ["cpu"]
 
     run(test())
+
+
+def test_calls_to_old_plugins_are_counted_too(tmp_path: Path):
+    calls: list[str] = []
+
+    async def test() -> None:
+        async with world(tmp_path, cpu_plugin(), observe=lambda _, method, *__: calls.append(method)) as (
+            manager,
+            _,
+            r,
+        ):
+            await r.Register(registration())
+            await manager.admit(POD)
+
+    run(test())
+    assert calls == ["GetResourcePluginOptions", "GetTopologyHints", "Allocate"]
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,15 @@ def test_the_flag_of_the_seed(tmp_path: Path):
     assert "qrm.reconcile_period: must be a duration" in told.output
 
 
+def test_the_flag_of_upstream(tmp_path: Path):
+    """--qos-resource-manager-resource-names-map, as a kubelet's."""
+    for names, problem in (("best-effort-cpu=cpu,a=b", "/none/devices"), ("cpu", "qrm.names: must be a list of pairs")):
+        flags = ["--qos-resource-manager-resource-names-map", names, "--set", "qrm.sys=/none"]
+        told = CliRunner().invoke(main, ["qrm", *flags])
+        assert told.exit_code != 0
+        assert problem in told.output
+
+
 @pytest.mark.slow
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path):
     without = "import sys; sys.modules['grpc'] = None; from watcher.cli import main; main(['qrm', '--mode', 'server'])"
