@@ -16,6 +16,8 @@ from tests.fakes.kube import FakeKube
 from tests.fakes.proc import FakeProc
 from tests.fakes.prometheus import FakePrometheus, result, told
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Place:

@@ -24,7 +24,7 @@ from tests.fakes.proc import FakeProc
 from tests.real.cgroups import BUSY, Groups, need_cgroup_v1
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.real, pytest.mark.cgroup_v1, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.cgroup_v1]
 
 PERIOD = 100_000
 WATERMARK, RESTORE = 700, 450

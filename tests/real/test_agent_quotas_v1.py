@@ -20,7 +20,7 @@ from tests.agent.executor.node import always, restore, throttle
 from tests.real.cgroups import BUSY, ROOT, Groups, need_cgroup_v1
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.real, pytest.mark.cgroup_v1, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.cgroup_v1]
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from tests.agent.state.node import KnownPods, container_id, uid
 from tests.real.cgroups import BUSY, CACHE, HOLD, ROOT, Groups, need_cgroup_v1
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.real, pytest.mark.cgroup_v1, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.cgroup_v1]
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ import pytest
 from tests.real import in_uml_cgroups
 from tests.real.uml import run_in_uml
 
-pytestmark = [pytest.mark.real, pytest.mark.uml, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.uml]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.service import Service
 from tests.test_demo import Demo, node_with
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.real]
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")

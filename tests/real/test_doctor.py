@@ -20,7 +20,7 @@ from tests.real.parts import InfluxDB, NodeExporter, Prometheus, Server, free_po
 from tests.real.remote_write import Series
 from tests.real.telegraf import telegraf_lines
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = pytest.mark.real
 
 RULE = "instance:node_cpu:ratio"
 

@@ -22,7 +22,7 @@ from watcher.kube import NODES as NODE_RESOURCE
 from watcher.kube import PODS as POD_RESOURCE
 from watcher.kube import KubeClient, Taint, add_taint, find_access, remove_taint
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = pytest.mark.real
 
 METRICS = "slo.koordinator.sh/v1alpha1/nodemetrics"
 

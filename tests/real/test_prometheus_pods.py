@@ -19,7 +19,7 @@ from watcher.providers.base import NoPodUsage, PodFetch, fetch_pods
 from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider
 from watcher.providers.prometheus_matchers import parse_matchers
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = pytest.mark.real
 
 NODES = ("node-01", "node-02")
 WEB = RealPod("web-0", "node-01", {"app": (1.5, 2e9), "sidecar": (0.25, 5e7)})

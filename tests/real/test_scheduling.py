@@ -21,8 +21,6 @@ from tests.service import Answer, Service
 from tests.waiting import wait_for
 from watcher.cli import main
 
-pytestmark = pytest.mark.slow
-
 CONFIG = """
 [refresh]
 interval = "1s"

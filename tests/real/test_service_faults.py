@@ -15,7 +15,7 @@ from tests.real.proxy import FaultyProxy
 from tests.service import Answer, Service
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = pytest.mark.real
 
 NODES = 6
 SETTINGS = """

@@ -219,7 +219,6 @@ def test_slow_clients_do_not_hold_up_others(service: Service):
             assert 200 == service.get("/watcher").status
 
 
-@pytest.mark.slow
 def test_a_client_that_goes_away_is_forgotten(service: Service):
     """A thousand that ask and do not wait: no descriptor stays open."""
     descriptors = Path(f"/proc/{service.pid}/fd")

@@ -113,7 +113,6 @@ def test_a_corrupt_database_stops_the_start_with_a_way_out(damaged: Service):
     assert before == database.read_bytes()
 
 
-@pytest.mark.slow
 def test_set_aside_begins_anew_and_keeps_the_old(damaged: Service, run_service: RunService):
     """For clusters: renamed, with a finding, and the service runs."""
     options = ("--set", "store.on_unusable=set-aside")
@@ -125,7 +124,6 @@ def test_set_aside_begins_anew_and_keeps_the_old(damaged: Service, run_service: 
     assert "damaged" in finding["reason"]
 
 
-@pytest.mark.slow
 def test_a_newer_database_is_not_touched(run_service: RunService):
     """After a rollback: exit code 1, and which versions there are."""
     service = run_service(config=FAST)
@@ -156,7 +154,6 @@ def test_sigterm_ends_with_zero_beside_idle_and_slow_clients(run_service: RunSer
     assert "Traceback" not in service.log()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("frozen", [True, False], ids=["frozen Prometheus", "trickling proxy"])
 def test_sigterm_ends_with_zero_while_the_source_hangs(
     start_prometheus: StartPrometheus, run_service: RunService, frozen: bool
@@ -179,7 +176,6 @@ def test_sigterm_ends_with_zero_while_the_source_hangs(
         prometheus.resume()
 
 
-@pytest.mark.slow
 def test_the_last_window_outlives_a_stop(start_prometheus: StartPrometheus, run_service: RunService):
     """SIGTERM writes what was served last; the next start serves the very same, without a source."""
     prometheus = start_prometheus()
@@ -226,7 +222,6 @@ class Onlooker:
                     self.seen.append(document)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_kill_at_any_moment_loses_at_most_the_tick_in_flight(
     start_prometheus: StartPrometheus, run_service: RunService
@@ -269,7 +264,6 @@ def config_for(prometheus: Prometheus) -> str:
     return f'{FAST}\n[provider]\nname = "prometheus"\naddress = "{prometheus.url}"\n'
 
 
-@pytest.mark.slow
 def test_sighup_takes_over_another_source(start_prometheus: StartPrometheus, run_service: RunService):
     """The old document stays until the new source has answered; then that one's nodes are served as well."""
     one, other = start_prometheus(), start_prometheus()
@@ -292,7 +286,6 @@ def test_sighup_takes_over_another_source(start_prometheus: StartPrometheus, run
     wait_for_log(service, "the settings were reloaded")
 
 
-@pytest.mark.slow
 def test_the_last_of_many_sighups_counts(run_service: RunService):
     """Settings that changed while a reload was under way are not forgotten."""
     service = run_service(config=FAST)
@@ -303,7 +296,6 @@ def test_the_last_of_many_sighups_counts(run_service: RunService):
     wait_for(lambda: service.get("/readyz").json()["max_staleness_s"] == 99, what="the last settings")
 
 
-@pytest.mark.slow
 def test_sighup_with_bad_settings_changes_nothing(prometheus: Prometheus, run_service: RunService):
     """Their problems are logged, the old settings go on; good ones are taken afterwards."""
     secret = new_secret()
@@ -321,7 +313,6 @@ def test_sighup_with_bad_settings_changes_nothing(prometheus: Prometheus, run_se
         assert 200 == service.get("/watcher").status
 
 
-@pytest.mark.slow
 def test_many_sighups_do_no_harm(prometheus: Prometheus, run_service: RunService):
     """One after the other, faster than they can be followed: the service runs and ticks on."""
     with Feed(prometheus, ["a", "b"]):
@@ -354,7 +345,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", directory], check=True)
 
 
-@pytest.mark.slow
 def test_a_full_disk_delays_no_answer_and_is_survived(
     small_disk: Path, prometheus: Prometheus, run_service: RunService
 ):
@@ -437,7 +427,6 @@ def wait_for_hour(service: Service, offset: int) -> int:
     return found
 
 
-@pytest.mark.slow
 def test_a_clock_that_is_set_back_and_forth_by_an_hour(tmp_path: Path, run_service: RunService):
     """What is published stays, and ages by the monotonic clock; the history is fetched anew after the step back; ticks,
     liveness and the log take no harm, neither then nor when the clock is right again."""
@@ -456,7 +445,6 @@ def test_a_clock_that_is_set_back_and_forth_by_an_hour(tmp_path: Path, run_servi
     assert "Traceback" not in service.log()
 
 
-@pytest.mark.slow
 def test_a_service_that_was_frozen_goes_on(run_service: RunService):
     """Stopped for many of its own intervals, as on a suspended machine: alive and ticking at once when it wakes."""
     service = run_service(config=FAST)

@@ -12,7 +12,7 @@ from tests.real.parts import PostgreSQL
 from tests.real.proxy import FaultyProxy
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = pytest.mark.real
 
 FAST = """
 [refresh]

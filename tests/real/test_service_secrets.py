@@ -13,7 +13,7 @@ from tests.real.parts import Prometheus, new_secret
 from tests.service import Service
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = pytest.mark.real
 
 USER = "watcher"
 

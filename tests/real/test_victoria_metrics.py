@@ -96,7 +96,6 @@ def test_a_query_that_it_will_not_run_is_refused(victoria: VictoriaMetrics):
     assert "provider.queries" in bad.hint
 
 
-@pytest.mark.slow
 def test_it_feeds_the_service(victoria: VictoriaMetrics, run_service: RunService):
     """Windows of 15 minutes of all nodes, the means those of the samples, and no trouble with the source."""
     fleet = fleet_until_now()

@@ -34,6 +34,8 @@ from watcher.node_metric_objects import MANAGER
 from watcher.node_metric_publisher import NodeMetricPublisher, Schedule
 from watcher.node_metrics import Capacity, PodClass, make_report, measure, node_statuses
 
+pytestmark = pytest.mark.slow
+
 RESOURCE = f"{NODE_METRIC_OBJECTS.group_version}/{NODE_METRIC_OBJECTS.plural}"
 RISING = {"CPU": [20.0] * 48 + [80.0] * 12, "Memory": [10.0] * 30 + [40.0] * 30}
 STEADY = {"CPU": [25.0] * 60, "Memory": [50.0] * 60}

@@ -33,6 +33,8 @@ from watcher.providers.metrics_server import MetricsServerProvider, plan_of
 from watcher.server import Watcher, asked_of
 from watcher.settings import Settings, load
 
+pytestmark = pytest.mark.slow
+
 RESOLUTION = 15
 SOURCE = MetricsServerProvider.source
 WINDOWS = (Window("5m", 300), Window("10m", 600), Window("15m", 900))

@@ -17,6 +17,8 @@ from scorers.simulate.policies import find_policy
 from tests.scorers.simulate.small import BEGUN, GIB, course, cpu, load, node, placed, pod, run, usage
 from watcher.traces import BindRecord, EndRecord, Record, RemoveRecord
 
+pytestmark = pytest.mark.slow
+
 POLICIES = (
     *("LeastAllocated", "MostAllocated", "BalancedAllocation", "DefaultScheduler", "TargetLoadPacking"),
     *("LoadVariationRiskBalancing", "LowRiskOverCommitment", "LoadAwareScheduling", "HighLoadFilter"),
