@@ -124,7 +124,7 @@ class Manager:
         self.settings = settings
         self.allocations = allocations
         self.registrations = 0
-        """Times that a plug-in was registered."""
+        """Times that a plug-in was registered, or told for the first time since what it gave."""
         self._save = save
         self._monotonic = monotonic
         self._lock = asyncio.Lock()
@@ -311,6 +311,7 @@ class Manager:
         """Whether a plug-in knows of anything that it gave. One that does not has lost its state, or not read it yet,
         and may give a new container what is another's own. Rounds ask it anew, first for those who have something."""
         if known.remembers or not endpoint.options.reconcile or name not in self.allocations.resources:
+            known.remembers = True  # from here on all that is stored is of its giving
             return True
         try:
             known.remembers = bool(await endpoint.allocations())
@@ -496,7 +497,10 @@ class Manager:
                 continue
             if not answer and self._monotonic() - self._registered[name].since < FRESH_S:
                 continue  # it has not read its own state yet
-            found[name], self._registered[name].remembers = answer, True
+            if not self._registered[name].remembers:  # those who waited for that are tried again
+                self.registrations += 1
+                self._registered[name].remembers = True
+            found[name] = answer
         return found
 
     async def _drop_orphans(self, told: Mapping[str, Mapping[str, object]], active: Collection[str]) -> None:

@@ -295,7 +295,8 @@ class CpuPlugin:
         if sum(free[node] for node in nodes) < needed:
             raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs are not free on NUMA nodes {cpuset.text(nodes)}")
         if not self._room_for(needed, others):
-            raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs would leave the pools less than their least")
+            least = f"{self.least_online} online and {self.least_offline} offline"
+            raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs would leave the pools less than their least, {least}")
         available = self.machine.on(nodes) - self.settings.reserved - self._exclusive()
         taken = NONE
         for node in sorted(nodes):

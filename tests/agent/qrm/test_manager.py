@@ -747,6 +747,18 @@ def test_who_loses_cpus_comes_before_who_gains_them():
     run(test())
 
 
+def test_a_plugin_that_never_tells_what_it_gave_is_asked_for_more():
+    """All that is stored it gave since it registered."""
+
+    async def test() -> None:
+        world = await World().with_(fake := Fake(offers=None))
+        for uid in ("p", "q"):
+            assert (await world.manager.admit(pod(uid, qos="dedicated_cores"))).admitted
+            fake.has.clear()
+
+    run(test())
+
+
 def test_a_plugin_that_lost_its_state_gives_nobody_what_is_anothers():
     """Who is new waits until those who had something were asked for anew."""
 
@@ -759,9 +771,12 @@ def test_a_plugin_that_lost_its_state_gives_nobody_what_is_anothers():
         assert "it knows nothing yet of what it gave before" in refused.message
         assert (await world.manager.admit(patient, active={"old", "a-new", "b-new"})).admitted
         assert fake.asked == []
+        times = world.manager.registrations
         for passed in (0.0, FRESH_S):
+            assert world.manager.registrations == times
             world.now += passed
             await world.manager.reconcile([patient, old], world.apply)
+        assert world.manager.registrations == times + 1, "who was refused is tried again"
         assert [request.pod_uid for request in fake.asked] == ["old", "b-new"]
         assert (await world.manager.admit(new, active={"old", "a-new", "b-new"})).admitted
 

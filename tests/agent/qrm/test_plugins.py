@@ -261,7 +261,7 @@ def test_exclusive_pods_leave_the_pools_their_least():
     cpu = cpu_plugin()
     assert cpu.hints(ask("cpu", "p", "storage-service", 68)) == (Hint(frozenset({0, 1}), preferred=True),)
     assert cpu.hints(ask("cpu", "p", "storage-service", 69)) == ()
-    with pytest.raises(CannotAllocate, match="would leave the pools less than their least"):
+    with pytest.raises(CannotAllocate, match="would leave the pools less than their least, 4 online and 4 offline"):
         cpu.allocate(ask("cpu", "p", "storage-service", 69, hint=Hint(frozenset({0, 1}), preferred=True)))
     cpu.allocate(ask("cpu", "p", "storage-service", 68))
     assert {name: len(cpus) for name, cpus in cpu.pools.items()} == {"online": 4, "offline": 4}

@@ -131,13 +131,12 @@ def test_a_plugin_that_does_not_answer_hides_nobody_else(tmp_path: Path):
 def test_calls_to_old_plugins_are_counted_too(tmp_path: Path):
     calls: list[str] = []
 
+    def observe(_resource: str, method: str, _seconds: float, _failed: bool) -> None:
+        calls.append(method)
+
     async def test() -> None:
-        async with world(tmp_path, cpu_plugin(), observe=lambda _, method, *__: calls.append(method)) as (
-            manager,
-            _,
-            r,
-        ):
-            await r.Register(registration())
+        async with world(tmp_path, cpu_plugin(), observe=observe) as (manager, _, registering):
+            await registering.Register(registration())
             await manager.admit(POD)
 
     run(test())
