@@ -683,6 +683,20 @@ def test_what_a_container_is_created_with():
     run(test())
 
 
+def test_of_two_resources_that_set_one_variable_the_first_counts(caplog: pytest.LogCaptureFixture):
+    async def test() -> None:
+        allocations = Allocations()
+        for resource in ("b", "a"):
+            same = {"ADDR": resource}
+            allocations.set("p", "c", resource, AllocationInfo(envs=same, annotations=same))
+        started = await World(allocations).manager.container_options(pod(), "c")
+        assert started
+        assert started.envs == started.annotations == {"ADDR": "a"}
+        assert "b sets ADDR otherwise than another resource, which counts" in caplog.text
+
+    run(test())
+
+
 def test_who_wants_to_know_is_told_before_a_container_is_created():
     """After what it has is on disk; and if it cannot be told, the container is not created."""
 

@@ -319,6 +319,12 @@ def test_of_a_card_without_known_addresses_its_name_is_told():
     assert info.envs == {"AFFINITY_NIC_NAME": "eth7"}
 
 
+def test_of_cards_on_one_node_that_with_fewest_containers_is_given():
+    nic = NicPlugin([Nic(name, 1, NicAddress(ipv4=name)) for name in ("b", "a")], nodes=SEED.nodes)
+    given = [nic.allocate(ask("NIC", pod, "", 1)) for pod in ("p", "q", "r", "p")]
+    assert [info and info.envs["AFFINITY_NIC_ADDR_IPV4"] for info in given] == ["a", "b", "a", "a"]
+
+
 def test_the_seeds_spelling_in_a_state_of_cards():
     document = NicPlugin(NICS, nodes=SEED.nodes).document()
     for node in document["machineState"].values():

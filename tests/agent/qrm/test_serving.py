@@ -380,6 +380,25 @@ def test_the_checksum_is_of_the_canonical_content(tmp_path: Path):
         state.read()
 
 
+def test_a_write_is_on_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """First the content, under another name, then the name, then the directory that has it."""
+    path, forced = tmp_path / "state", []
+    really = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        forced.append((os.readlink(f"/proc/self/fd/{descriptor}"), path.exists()))
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_atomic(path, b"decided")
+    (content, before), (directory, after) = forced
+    assert Path(content).parent == tmp_path
+    assert Path(content) != path
+    assert (before, directory, after) == (False, str(tmp_path), True)
+    assert path.read_bytes() == b"decided"
+    assert [each.name for each in tmp_path.iterdir()] == ["state"]
+
+
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path):
     write_atomic(tmp_path / "s", b"before")
     (tmp_path / f".s.{os.getpid()}").mkdir()  # the new file cannot be made
