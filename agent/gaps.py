@@ -25,7 +25,8 @@ class Given:
     """What a plan is made from besides the analysis. `own` are uids and namespace/names of the agent's own pods;
     `budget` is what may be evicted now, None for no limit; `unavailable` are pods that cannot be acted on in this
     cycle (the API refused them, they are gone), with the reason, so that a second plan finds others; `knobs` are what
-    the groups of pods have besides quotas, without which there are no gentler steps."""
+    the groups of pods have besides quotas, without which there are no gentler steps, and `unturned` those of them (uid
+    and knob) that the kernel refused to lower of late."""
 
     state: State
     metrics: Metrics
@@ -36,6 +37,7 @@ class Given:
     budget: Budget | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
     knobs: Knobs = field(default_factory=dict)
+    unturned: frozenset[tuple[str, str]] = frozenset()
 
 
 def divided(kind: StageKind, marks: Watermarks, metrics: Metrics) -> tuple[list[str], list[str]]:

@@ -37,6 +37,8 @@ INTERRUPTED_INTERVALS = 3.0
 """After so many intervals without a cycle, samples before and after are not "in a row"."""
 JUMP_S = 5.0
 """By so much the wall clock differs from the other one only if somebody set it, or the machine slept."""
+REFUSED_FOR_S = 600.0
+"""How long a knob is left alone that the kernel refused to lower."""
 FRESH_S = 1.0
 """A reading younger than this is not made again before a step: a rate over less tells nothing."""
 
@@ -117,6 +119,7 @@ class Agent:
         self._kept: dict[str, object] = {}
         self._memory = Memory()
         self._ledger: Ledger = ()
+        self._refused: dict[tuple[str, str], float] = {}
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -210,14 +213,21 @@ class Agent:
             own=self.surroundings.own,
             budget=await self._executor.budget(),
             knobs=knobs,
+            unturned=self._unturned(),
         )
         first = plan(analysis, given)
         report = await self._carry_out(first, given, cycle)
         reports = [report]
-        if report.unavailable:
-            # The API refused a pod, or it had gone: others take its place in this cycle, not in the next.
-            budget = await self._executor.budget()
-            instead = replace(given, ledger=self._ledger, unavailable=report.unavailable, budget=budget)
+        if report.unavailable or report.unturned:
+            # The API refused a pod, or it had gone: others take its place in this cycle, not in the next. Where the
+            # kernel refused a gentler step, another pod's or the harder one takes that one's.
+            instead = replace(
+                given,
+                ledger=self._ledger,
+                unavailable=report.unavailable,
+                budget=await self._executor.budget(),
+                unturned=self._unturned(),
+            )
             second = _without_scheduling(plan(analysis, instead))
             if second.steps:
                 reports.append(await self._carry_out(second, instead, cycle))
@@ -240,8 +250,15 @@ class Agent:
 
         report = await self._executor.run(made, state=given.state, cycle=cycle.number, needed=needed)
         self._ledger = booked(self._ledger, report.booked, cycle.time, self._options)
+        self._refused |= dict.fromkeys(report.unturned, self._clocks.monotonic())
         self.failures += report.fault
         return report
+
+    def _unturned(self) -> frozenset[tuple[str, str]]:
+        """Knobs that the kernel refused to lower of late: to try them again in every cycle would spare their pods."""
+        now = self._clocks.monotonic()
+        self._refused = {each: at for each, at in self._refused.items() if now - at < REFUSED_FOR_S}
+        return frozenset(self._refused)
 
     async def _keep(self, now: float) -> None:
         """Write down what changed. Raises AuditError."""

@@ -342,6 +342,8 @@ class Stages:
             return _reclaiming(pod, metric, room or 0.0)
         if any(each in self._set for each in (pod.uid, *(container.id for container in pod.containers))):
             return Planned(problem="it was changed in this very cycle")
+        if kind == "hold" and (pod.uid, MEMORY_HIGH) in given.unturned:
+            return Planned(problem="the kernel refused to lower its memory.high of late")
         if kind == "hold":
             return held_back(pod, knobs_of(pod, given.knobs), metric.name, room or 0.0)
         function = metric.throttle if kind == "throttle" else metric.restore
@@ -356,7 +358,8 @@ class Stages:
             return planned
         if pod.uid in self._weighing:
             return Planned(problem="its cpu.weight was lowered a moment ago, and is still taking effect")
-        return weight_lowered(pod, knobs, planned) if task.wanted[pod.key].weight_first else planned
+        weight_first = task.wanted[pod.key].weight_first and (pod.uid, CPU_WEIGHT) not in self._given.unturned
+        return weight_lowered(pod, knobs, planned) if weight_first else planned
 
     def _take(self, task: _Task, reason: str = "") -> None:
         """Puts the steps of the chosen pods into the plan."""

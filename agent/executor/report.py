@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.model import Step
+from agent.model import KnobStep, Step
 
 
 class Stance(StrEnum):
@@ -88,9 +88,24 @@ class Report:
         return {
             each.step.pod: each.text or each.fate.value
             for each in self.results
-            if each.fate in UNAVAILABLE and each.step.kind != "scheduling"
+            if each.fate in UNAVAILABLE and each.step.kind != "scheduling" and not _refused_gently(each)
         }
+
+    @property
+    def unturned(self) -> frozenset[tuple[str, str]]:
+        """Uids and knobs that the kernel refused to lower: the harder step on the same pod takes that one's place."""
+        return frozenset(
+            (each.step.uid, each.step.knob)
+            for each in self.results
+            if isinstance(each.step, KnobStep) and _refused_gently(each)
+        )
 
     def count(self, fate: Fate) -> int:
         """How many steps had this fate."""
         return sum(each.fate is fate for each in self.results)
+
+
+def _refused_gently(result: Result) -> bool:
+    """Whether it was a gentler step that failed, which is no reason to spare the pod."""
+    step = result.step
+    return isinstance(step, KnobStep) and step.kind != "restore" and result.fate is Fate.FAILED

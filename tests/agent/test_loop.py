@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from agent.analyzer import Event
+from agent.cgroups import CgroupBusy, CgroupRefused, Layout, Tree
+from agent.cgroups.v2 import GroupV2, TreeV2
 from agent.executor import Executor, Stance
 from agent.loop import Agent, Clocks, Surroundings
 from agent.metrics import Metrics
@@ -19,9 +21,9 @@ from agent.model import QosClass, Series, State
 from agent.options import Options
 from agent.plan import Verdict
 from agent.policy.source import DirectoryPolicies, PolicySource
-from tests.agent.executor.node import FakeNode, with_api
+from tests.agent.executor.node import CONTROL, FakeNode, with_api
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, throttling, write
-from tests.fakes.kube import BUDGETS, FakeKube
+from tests.fakes.kube import BUDGETS, CONFIG_MAPS, FakeKube
 
 METRICS, OPTIONS = Metrics(), Options(settle_seconds=0.0)
 BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort"]}]}
@@ -278,6 +280,76 @@ def test_a_weight_goes_before_the_quota_and_comes_back_after_it(world: World):
     assert [("1", "max"), ("100", "max"), ("100", "max")] == seen[5:]
     assert ("100", "max 100000", 0) == (knob(world, "cpu.weight", 1), world.node.quota(1), world.node.audit.owed())
     assert ["throttle", "throttle", "restore", "restore"] == [deed.kind for deed in world.node.deeds()]
+
+
+class _Refusing(GroupV2):
+    """As the kernel does with the weight of a group that has cpu.idle (EINVAL)."""
+
+    __slots__ = ()
+
+    def set_weight(self, weight: int) -> None:
+        raise CgroupRefused(f"the kernel does not take {weight}", path=self.path)
+
+    def set_memory_high(self, limit: int | None) -> None:
+        raise CgroupBusy(f"the kernel does not take {limit}", path=self.path)
+
+
+class _RefusingTree(TreeV2):
+    def open(self, path: str) -> _Refusing:
+        return _Refusing(self._root, path)
+
+
+class _RefusingNode(FakeNode):
+    def tree(self, layout: Layout) -> Tree:
+        if self._tree is None:
+            self._tree = _RefusingTree(layout.root)
+        return self._tree
+
+
+@pytest.fixture
+def refusing(tmp_path: Path) -> Iterator[World]:
+    """A node whose kernel takes quotas, and no gentler step."""
+    with FakeKube() as server:
+        server.node("node-1")
+        server.put(CONFIG_MAPS, CONTROL, data={"evictions-per-minute": "100", "nodes-at-once": "100%"})
+        node = _RefusingNode(tmp_path / "node", server=server)
+        node.add(0, 1, qos=QosClass.BEST_EFFORT)
+        yield World(node, tmp_path / "policies")
+        node.close()
+
+
+def test_who_cannot_be_throttled_gently_is_throttled_by_quota_and_not_spared(refusing: World):
+    refusing.put(a_rule(), annotations={GENTLE: "cpu.weight"})
+
+    async def test(agent: Agent) -> None:
+        await refusing.cycle(agent, 4050.0)
+        assert ["90000 100000", "max 100000"] == [refusing.node.quota(0), refusing.node.quota(1)]
+
+    refusing.run(test)
+    assert [("throttle", "failed"), ("throttle", "done")] == [
+        (deed.kind, deed.outcome) for deed in refusing.node.deeds() if deed.pod
+    ]
+
+
+def test_who_cannot_be_held_back_is_evicted_and_not_spared(refusing: World):
+    """Once it is known that nobody else can be held back in its place either."""
+    allowed = an_object("PodQOS", "be", allowedActions=["hold"], scopeSelector=BEST_EFFORT)
+    high = a_rule(metricRule={"name": "memory_total_usage", "value": "8000000000"}, actionName="hold")
+    hold = an_object("AvoidanceAction", "hold", annotations={GENTLE: "memory.high"}, eviction={})
+    write(refusing.policies, all=text_of(node_qos(high), hold, allowed))
+
+    async def test(agent: Agent) -> None:
+        refusing.collector.memory = 8.04e9
+        for _ in range(2):
+            await refusing.cycle(agent, 1000.0)
+        told = [each["why"] for each in agent.explanation()["plan"]["stages"][0]["candidates"]]
+        assert "the kernel refused to lower its memory.high of late" in told
+
+    refusing.run(test)
+    refused = [("hold", "shop/p0", "failed"), ("hold", "shop/p1", "failed")]
+    assert [*refused, ("evict", "shop/p0", "done")] == [
+        (deed.kind, deed.pod, deed.outcome) for deed in refusing.node.deeds() if deed.pod
+    ]
 
 
 def holding(world: World, *, rule: bool = True) -> None:
