@@ -21,8 +21,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agent.explanation import number
+from agent.metrics.attributes import Metric
 from agent.model import (
     CPU_WEIGHT,
+    MEMORY,
     MEMORY_HIGH,
     AvoidanceAction,
     CpuThrottle,
@@ -153,12 +155,30 @@ class _Owed:
     def memory(self, pods: Iterable[PodState]) -> bool:
         return owed_memory(pods, self.knobs)
 
-    def by(self, action: AvoidanceAction | None, pods: Sequence[PodState]) -> bool:
-        """To these pods, of what the action takes."""
+    def by(self, takes: _Takes, pods: Sequence[PodState]) -> bool:
+        """To these pods, of what a rule takes."""
+        return (takes.cpu and self.cpu(pods)) or (takes.memory and self.memory(pods))
+
+
+@dataclass(frozen=True, slots=True)
+class _Takes:
+    """What a rule takes from its pods, and gives back: what its action names and its metric can be helped by. (A rule
+    on memory may have an action that throttles, and one on CPU an action with memory.high.)"""
+
+    cpu: bool
+    memory: bool
+
+    @classmethod
+    def of(cls, rule: Rule, action: AvoidanceAction | None, metrics: Mapping[str, Metric] | None) -> _Takes:
         if action is None:
-            return False
+            return cls(False, False)
         throttles, holds = action.throttle is not None, MEMORY_HIGH in action.gentle
-        return (throttles and self.cpu(pods)) or (holds and self.memory(pods))
+        if metrics is None:
+            return cls(throttles, holds)
+        metric = metrics.get(rule.metric)
+        if metric is None:
+            return cls(False, False)
+        return cls(throttles and metric.throttleable, holds and metric.resource == MEMORY and metric.evict_quantified)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +191,7 @@ class _Judged:
     after: RuleMemory
     pods: tuple[PodState, ...]
     action: AvoidanceAction | None
+    takes: _Takes
 
     @property
     def triggered(self) -> bool:
@@ -189,9 +210,10 @@ def analyze(
     originals: Originals | None = None,
     options: Options | None = None,
     knobs: Knobs | None = None,
+    metrics: Mapping[str, Metric] | None = None,
 ) -> Analysis:
     """One cycle. `originals` are the quotas that were lowered and not yet given back in full, `knobs` what the groups
-    of pods have besides them."""
+    of pods have besides them; `metrics` say which rules can take what their actions name, None that all can."""
     options = options or Options()
     owes = _Owed(originals or {}, knobs or {})
     pods_of = {
@@ -199,8 +221,9 @@ def analyze(
         for name in sorted({r.action for r in policies.rules})
     }
     judged = [
-        _judge(rule, policies.actions.get(rule.action), pods_of[rule.action], state, memory, owes, options)
+        _judge(rule, action, pods_of[rule.action], _Takes.of(rule, action, metrics), state, memory, owes, options)
         for rule in policies.rules
+        for action in (policies.actions.get(rule.action),)
     ]
     enforced = [each for each in judged if not each.rule.preview]
     scheduling = _scheduling(enforced, memory, state.time, options)
@@ -229,6 +252,7 @@ def _judge(
     rule: Rule,
     action: AvoidanceAction | None,
     pods: tuple[PodState, ...],
+    takes: _Takes,
     state: State,
     memory: Memory,
     owed: _Owed,
@@ -236,19 +260,19 @@ def _judge(
 ) -> _Judged:
     before = memory.rules.get(rule.key, RuleMemory())
     series = [each for each in state.metrics.get(rule.metric, ()) if rule.selector.matches(each.labels)]
-    owes = owed.by(action, pods)
+    owes = owed.by(takes, pods)
     if series:
         worst = max(series, key=lambda each: each.value)
         seen = replace(before, seen=True)
         after, verdict = _counted(rule, seen, _side(rule, worst.value), state.time, owes, options)
-        return _Judged(rule, _finding(rule, verdict, after, worst), before, after, pods, action)
+        return _Judged(rule, _finding(rule, verdict, after, worst), before, after, pods, action, takes)
     why = state.missing.get(rule.metric) or (
         "none of its series matches the selector" if rule.metric in state.metrics else "nobody collects it"
     )
     if rule.on_missing == "all" and before.seen:
         after, verdict = _counted(rule, before, "above", state.time, owes, options)
-        return _Judged(rule, _finding(rule, verdict, after, None, why), before, after, pods, action)
-    return _Judged(rule, _finding(rule, Verdict.MISSING, before, None, why), before, before, pods, action)
+        return _Judged(rule, _finding(rule, verdict, after, None, why), before, after, pods, action, takes)
+    return _Judged(rule, _finding(rule, Verdict.MISSING, before, None, why), before, before, pods, action, takes)
 
 
 _Side = Literal["above", "between", "below"]
@@ -491,13 +515,21 @@ def merge(first: Wanted, second: Wanted) -> Wanted:
 
 def _released(pods: Iterable[PodState], enforced: Iterable[_Judged], owed: _Owed) -> tuple[str, ...]:
     """Pods with a lowered quota that no rule is answerable for: its policy went, or changed, or is a preview now."""
-    covered = {pod.key for each in enforced if each.action and each.action.throttle for pod in each.pods}
+    rules = list(enforced)
+    # A metric that cannot be throttled joins in where another one is throttled for: then all pods of both are.
+    joined = any(each.takes.cpu and each.triggered for each in rules)
+    covered = {
+        pod.key
+        for each in rules
+        if each.takes.cpu or (joined and each.triggered and each.action and each.action.throttle)
+        for pod in each.pods
+    }
     return tuple(sorted(pod.key for pod in pods if pod.key not in covered and owed.cpu((pod,))))
 
 
 def _unheld(pods: Iterable[PodState], enforced: Iterable[_Judged], owed: _Owed) -> tuple[str, ...]:
     """The same of a lowered memory.high."""
-    covered = {pod.key for each in enforced if each.action and MEMORY_HIGH in each.action.gentle for pod in each.pods}
+    covered = {pod.key for each in enforced if each.takes.memory for pod in each.pods}
     return tuple(sorted(pod.key for pod in pods if pod.key not in covered and owed.memory((pod,))))
 
 
@@ -509,7 +541,7 @@ def _remembered(
     for each in judged:
         after = replace(each.after, restored=not each.triggered and (each.restored or each.before.restored))
         permitted = scheduling.may_restore or each.rule.preview or each.action is None
-        done = each.restored and permitted and not owed.by(each.action, each.pods)
+        done = each.restored and permitted and not owed.by(each.takes, each.pods)
         if options.counting is Counting.LATCHED and done:
             after = replace(after, triggered=False, since=None)
         rules[each.rule.key] = after

@@ -199,7 +199,13 @@ class Agent:
         gentle = any(action.gentle for action in cycle.policies.actions.values())
         knobs = await self._executor.knobs(cycle.state, wanted=gentle)
         analysis = analyze(
-            cycle.state, cycle.policies, self._memory, originals=originals, options=self._options, knobs=knobs
+            cycle.state,
+            cycle.policies,
+            self._memory,
+            originals=originals,
+            options=self._options,
+            knobs=knobs,
+            metrics=self._metrics,
         )
         if unsure:
             analysis = _with_nothing_undone(analysis, self._memory)

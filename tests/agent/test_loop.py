@@ -396,6 +396,30 @@ def test_a_policy_that_goes_gives_knobs_back_at_once(world: World):
     world.run(test)
 
 
+def test_a_rule_that_goes_gives_back_what_no_other_one_can_although_that_has_the_same_action(world: World):
+    """A rule on memory cannot throttle, and one on CPU holds nobody back from memory, whatever their action names."""
+    allowed = an_object("PodQOS", "be", allowedActions=["both"], scopeSelector=BEST_EFFORT)
+    throttle = {"cpuThrottle": {"stepCPURatio": 10}}
+    both = an_object("AvoidanceAction", "both", throttle=throttle, annotations={GENTLE: "memory.high"})
+    cpu = a_rule(actionName="both")
+    memory = a_rule("memory", metricRule={"name": "memory_total_usage", "value": "8000000000"}, actionName="both")
+
+    def put(*rules: dict[str, Any]) -> None:
+        write(world.policies, all=text_of(node_qos(*rules), both, allowed))
+
+    async def test(agent: Agent) -> None:
+        for taken, left, used, in_use in ((cpu, memory, 4050.0, 7e9), (memory, cpu, 1000.0, 9e9)):
+            put(cpu, memory)
+            world.collector.memory = in_use
+            await world.cycle(agent, used)
+            assert world.node.audit.owed(), taken
+            put(left)
+            await world.cycle(agent, used)
+            assert not world.node.audit.owed(), taken
+
+    world.run(test)
+
+
 def test_in_preview_the_gentler_steps_are_shown(world: World):
     holding(world)
     world.enforce = False
