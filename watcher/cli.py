@@ -560,7 +560,8 @@ def _record(recording: Recording, output: Path) -> int:
         return COULD_NOT
     except OSError as error:
         told = f"load-watcher: {output} cannot be written: {error.strerror or error}"
-        click.echo(f"{told}\n  what was recorded until then is in it, if anything was", err=True)
+        hint = "what was recorded until then is in it" if output.exists() else "check the path; nothing was recorded"
+        click.echo(f"{told}\n  {hint}", err=True)
         return COULD_NOT
     if not done.records:
         output.unlink()
@@ -734,7 +735,7 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
         policies, notices = command.chosen(given["policies"], settings.parts.get("scheduler", {}), cwd=Path.cwd())
         for notice in notices:
             click.echo(f"note: {notice}", err=True)
-        files.ready()
+        files.ready(trace)
         click.echo(f"reading {trace}", err=True)
         course = command.load(trace)
         with _progress("simulating", unit="steps") as tell:

@@ -40,11 +40,18 @@ class Files:
     png: Path | None = None
     html: Path | None = None
 
-    def ready(self) -> None:
-        """Before the long work: raises SimulateError where something would be missing at its end."""
-        for path in (self.csv, self.series, self.png, self.html):
-            if path is not None and not path.parent.is_dir():
+    def ready(self, trace: Path) -> None:
+        """Before the long work: raises SimulateError where something would be missing at its end, the trace included:
+        a recording cannot be made again."""
+        taken = {trace.resolve(): "the trace"}
+        for name in ("csv", "series", "png", "html"):
+            path: Path | None = getattr(self, name)
+            if path is None:
+                continue
+            if not path.parent.is_dir():
                 raise SimulateError(f"there is no directory {path.parent}", "make it, or write somewhere else")
+            if (there := taken.setdefault(path.resolve(), f"--{name}")) != f"--{name}":
+                raise SimulateError(f"--{name} {path} would write over {there}", "give each a file of its own")
         if self.png is None and self.html is None:
             return
         try:

@@ -21,6 +21,7 @@ from tests.real.parts import Prometheus
 from tests.service import Service
 from tests.test_demo import Demo, node_with
 from tests.waiting import wait_for
+from tests.watcher.test_agent_pages import a_dashboard, an_agent
 
 pytestmark = pytest.mark.real
 
@@ -302,6 +303,14 @@ def test_an_agent_that_is_gone_is_told(shown: Shown, light: Tab) -> None:
     with Service(shown.service.directory / "alone", config=config) as service:
         light.open(f"{service.url}/#/agents", shows="no answer from 127.0.0.1")
         light.wait_for("is it running")
+        assert [] == light.errors()
+
+
+def test_an_agent_of_another_version_is_told(light: Tab) -> None:
+    """Its plan lacks what this page shows; nobody is left with an empty page."""
+    with an_agent() as of_another, a_dashboard(of_another.port) as live:
+        light.open(f"{url(live)}#/agents", shows="does not answer as this version knows it")
+        light.wait_for("another version")
         assert [] == light.errors()
 
 

@@ -778,9 +778,9 @@ class AgentsSettings(Table):
     urls: tuple[str, ...] | None = field(
         default=None,
         metadata=about(
-            values.several(_PEER, called='addresses, like ["http://load-watcher-agent:2021"]'),
+            values.several(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
             "Where the agents are. A name stands for all of its addresses, as that of a headless Service does.",
-            example='["http://load-watcher-agent:2021"]',
+            example='["http://load-watcher-agent:2023"]',
         ),
     )
     token_file: Path | None = field(

@@ -30,6 +30,15 @@ export function agentsView(app) {
       : told("The names of [dashboard] have no address now.", "Are there pods behind that Service, and are they ready?"));
   }
 
+  /** What cannot be drawn, an answer of another version say, is told and not thrown. */
+  function drawn(...pages) {
+    try {
+      return chosen().kind === "qrm" ? qrm(...pages) : agent(...pages);
+    } catch (error) {
+      return [told(`${chosen().name} does not answer as this version knows it: ${error.message}`, "Has it another version, or is it another service?")];
+    }
+  }
+
   async function page(name) {
     return (await ask(`api/v1/agents/${encodeURIComponent(chosen().name)}/${name}`)).body;
   }
@@ -42,7 +51,8 @@ export function agentsView(app) {
       build();
       if (!chosen()) return;
       try {
-        renew(place, ...(chosen().kind === "qrm" ? qrm(await page("state"), await page("decisions")) : agent(await page("plan"), await page("audit"))));
+        const pages = await Promise.all((chosen().kind === "qrm" ? ["state", "decisions"] : ["plan", "audit"]).map(page));
+        renew(place, ...drawn(...pages));
       } catch (error) {
         if (!(error instanceof ApiError) || !error.status) throw error;
         place.replaceChildren(told(error.message, error.hint));

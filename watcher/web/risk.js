@@ -10,7 +10,7 @@ import { EXAMPLE } from "./manifest.js";
 import { Plot } from "./plot.js";
 import { colour, heat, onThemeChange } from "./theme.js";
 
-const DEFAULTS = { margin: 1, sensitivity: 1, target: 40 }; // those of the plug-ins
+const DEFAULTS = { margin: 1, target: 40 }; // those of the plug-ins
 
 export function riskView(app) {
   const scatter = new Plot({

@@ -149,6 +149,8 @@ def test_alibabas_tables_become_a_trace(tmp_path: Path):
         (["TRACE", "--refresh", "90s"], "give whole minutes"),
         (["TRACE", "--refresh", "0s"], "give whole minutes"),
         (["TRACE", "--csv", "none/a.csv"], "there is no directory none"),
+        (["TRACE", "--csv", "TRACE"], "would write over the trace"),
+        (["TRACE", "--png", "a.png", "--html", "./a.png"], "would write over --png"),
         (["TRACE", "--alibaba", "."], "give a TRACE, or make one"),
         (["--alibaba", ".", "-o", "x.csv"], "there is no machine_meta.csv nor machine_meta.csv.gz"),
         (["none.csv"], "cannot be read: No such file"),

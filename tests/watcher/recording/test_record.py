@@ -377,7 +377,9 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     told = run.invoke(main, ["record", *nobody, "-o", str(tmp_path / "new.csv")])
     assert (2, False) == (told.exit_code, (tmp_path / "new.csv").exists())
     assert "is load-watcher running there?" in told.stderr
-    assert 2 == run.invoke(main, ["record", "-o", str(tmp_path / "no" / "a.csv")]).exit_code
+    told = run.invoke(main, ["record", "-o", str(tmp_path / "no" / "a.csv")])
+    assert 2 == told.exit_code
+    assert "check the path; nothing was recorded" in told.stderr
     assert 2 == run.invoke(main, ["record", "-o", str(tmp_path / "a.csv"), "--every", "0s"]).exit_code
     assert 2 == run.invoke(main, ["record", "-o", str(tmp_path / "a.csv"), "--for", "soon"]).exit_code
 
