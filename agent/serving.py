@@ -37,7 +37,7 @@ class Protection:
 
 
 class Listening(Protocol):
-    """Where a process listens: its settings. `metrics_host` None is no listener for metrics alone."""
+    """Where a process listens: its settings. `metrics_host` None is no second listener."""
 
     @property
     def host(self) -> str: ...
