@@ -51,6 +51,8 @@ ALIVE_INTERVALS = 3.0
 LOOK_PATIENCE_S = 10.0
 LOOK_AGAIN_S = 0.05
 """How long, and how often, a single look waits for kubelet and API; who has not answered by then is missing."""
+GARBAGE_AFTER = 20_000
+"""Objects. A cycle over 200 pods makes some ten thousand, and they go with the next one."""
 EXTENDED_CPU = "gocrane.io/cpu"
 LARGEST_LIMIT = 1000
 
@@ -439,7 +441,8 @@ async def serve(settings: AgentSettings, everything: Settings) -> int:
         pages = Pages(made, telemetry)
         async with listening(settings, pages, telemetry) as address:
             print(f"load-watcher agent listens on {address}", flush=True)
-            gc.freeze()  # what is there now stays: no need to look through it for garbage in every cycle
+            gc.freeze()  # what is there now stays: no need to look through it for garbage in every cycle,
+            gc.set_threshold(GARBAGE_AFTER)  # nor ten times a cycle through what it makes
             running = asyncio.create_task(made.agent.run(), name="agent")
             await stop.wait()
             log.info("stopping")
