@@ -62,12 +62,12 @@ async def agent(examination: Examination) -> Sequence[Result]:
     """The check."""
     everything = examination.the(Settings)
     table = everything.parts.get("agent", {})
+    if not table:
+        return [skipped("there is no [agent] in these settings", "look with the agent's own: --config FILE")]
     own, _ = await aside(lambda: read_settings(table, cwd=examination.cwd))
     results: list[Result] = []
     try:
-        results += (running := await _running(own, wanted=bool(table)))
-        if not running and not table:
-            return [skipped(f"there is no [agent] in these settings, and none answers at {_url(own)}")]
+        results += (running := await _running(own))
         if not running:
             results.append(skipped(f"none answers at {_url(own)}: what follows is what one in {own.mode} would find"))
             results += await _policies(own, everything)
@@ -86,9 +86,8 @@ def _url(own: AgentSettings) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{own.port}"
 
 
-async def _running(own: AgentSettings, *, wanted: bool) -> list[Result]:
-    """What the agent at the address of the settings says of itself; nothing if none answers there. Who else answers
-    there is told of only where an agent is `wanted`. Raises CannotRun."""
+async def _running(own: AgentSettings) -> list[Result]:
+    """What the agent at the address of the settings says of itself; nothing if none answers there. Raises CannotRun."""
     url = _url(own)
     try:
         async with _session() as session:
@@ -98,7 +97,7 @@ async def _running(own: AgentSettings, *, wanted: bool) -> list[Result]:
             stuck = error.get("code") == "stuck"
             if "cycle" not in health and not stuck:
                 told = f"what answers at {url} is no agent of load-watcher"
-                return [fail(told, "end that program, or set another agent.port")] if wanted else []
+                return [fail(told, "end that program, or set another agent.port")]
             results = [fail(f"it is stuck: {error.get('message')}", "its log says why")] if stuck else []
             token = await aside(lambda: read_token(own.token_file))
             status, body = await _get(session, f"{url}/explain", token=token)
