@@ -385,6 +385,16 @@ def test_five_thousand_nodes(browser: Any) -> None:
         cells.focus()
         assert cells.get_by_role("option").inner_text().startswith("<img src=x onerror=alert(1)>")
         assert [] == opened.wrong
+        with tab(browser, width=390) as phone:
+            phone.open(f"{url(live)}#/fleet", shows="all fresh")
+            texts = phone.page.locator("svg[role=img] text").evaluate_all(
+                "(all) => all.map((each) => { const { left, right, top, bottom } = each.getBoundingClientRect(); "
+                "return [left, right, top, bottom]; })"
+            )
+            assert len(texts) > 5  # the axis has that many
+            for i, (left, right, top, bottom) in enumerate(texts):
+                for other in texts[i + 1 :]:
+                    assert right <= other[0] or other[1] <= left or bottom <= other[2] or other[3] <= top
 
 
 def test_the_curve_of_target_load_packing(browser: Any) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from watcher.model import F64, METRIC_BY_KEY, METRIC_BY_NAME, SeriesBatch
 from watcher.node_metrics import Capacity
 from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderUnreachable, QueryPlan
-from watcher.store import StoreError
+from watcher.store import StoreError, StoreUnusable
 from watcher.store.reading import is_database, read_history
 from watcher.traces import TraceError, read_trace
 from watcher.traces.pattern import HistoryPattern, Pattern, pattern_of
@@ -177,6 +177,8 @@ def read_pattern(path: Path) -> Pattern:
     except OSError as error:
         told = f"the recording {path} cannot be read: {error.strerror or error}"
         raise ProviderUnreachable(told, hint="Check provider.trace.") from error
+    except StoreUnusable as error:  # what the store advises is for one's own database
+        raise ProviderMalformed(str(error), hint="Name another file in provider.trace.") from error
     except (TraceError, StoreError) as error:
         raise ProviderMalformed(str(error), hint=error.hint or "Check provider.trace.") from error
     except ValueError as error:

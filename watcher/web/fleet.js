@@ -8,6 +8,7 @@ import { METRICS, STATES, chosen, histogram, totals } from "./load.js";
 import { heat, onThemeChange } from "./theme.js";
 
 const MOST_ROWS = 100;
+const DIGIT = 7.7; // pixels of a picture's text
 const SORTS = [["load", "load"], ["deviation", "deviation"], ["age", "silent for longest"], ["name", "name"]];
 const SHOWS = [["all", "all nodes"], ["fresh", "fresh"], ["silent", "silent"], ["quarantined", "quarantined"], ["lost", "lost"]];
 
@@ -116,19 +117,30 @@ function distribution(nodes, metric, room) {
   const bins = histogram(nodes, metric);
   const most = Math.max(1, ...bins);
   const width = Math.max(260, room - 34), height = 100, bar = width / bins.length;
+  const counted = withRoom(bins, bar);
   const parts = bins.map((many, i) => {
     const tall = many ? Math.max(2, (many / most) * (height - 34)) : 0;
     const rectangle = svg("rect", {
       x: i * bar + 1, y: height - 16 - tall, width: bar - 2, height: tall, rx: 2, fill: heat(i * 5 + 2.5).fill, stroke: "currentColor",
       "stroke-opacity": 0.25,
     });
-    const label = many ? [text(i * bar + bar / 2, height - 20 - tall, String(many))] : [];
+    const label = counted.has(i) ? [text(i * bar + bar / 2, height - 20 - tall, String(many))] : [];
     return [rectangle, ...label];
   }).flat();
   const axis = [0, 25, 50, 75, 100].map((value) => text(Math.min(width - 18, Math.max(12, (value / 100) * width)), height - 3, `${value} %`));
   const said = bins.map((many, i) => (many ? `${many} from ${i * 5} to ${i * 5 + 5} %` : "")).filter(Boolean).join(", ");
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Nodes by ${METRICS[metric]}: ${said}`, width: "100%" },
     ...parts, ...axis);
+}
+
+/** The bins whose counts can stand above them side by side, the largest first: on a phone not all can. */
+function withRoom(bins, bar) {
+  const half = (i) => (String(bins[i]).length * DIGIT) / 2;
+  const found = [];
+  for (const i of [...bins.keys()].filter((each) => bins[each]).sort((a, b) => bins[b] - bins[a] || a - b)) {
+    if (found.every((other) => Math.abs(other - i) * bar >= half(other) + half(i))) found.push(i);
+  }
+  return new Set(found);
 }
 
 function text(x, y, content) {

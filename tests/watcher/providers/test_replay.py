@@ -310,6 +310,7 @@ def test_a_file_that_is_no_recording_is_refused_with_the_place(
         asked(tmp_path / name, (NOW, NOW))
     assert says in str(raised.value)
     assert raised.value.hint
+    assert "store.url" not in raised.value.hint  # that is the service's own
 
 
 def test_a_file_that_was_mended_is_read_again(tmp_path: Path) -> None:
