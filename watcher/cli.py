@@ -811,8 +811,8 @@ _AGENT_NAMES = ("node", "policies", "state_file", "host", "port")
 
 
 @main.group(invoke_without_command=True)
-@click.option("--preview", "mode", flag_value="preview", help="Decide and report, and change nothing: the default.")
-@click.option("--enforce", "mode", flag_value="enforce", help="Act on what is decided.")
+@click.option("--preview", is_flag=True, help="Decide and report, and change nothing: the default.")
+@click.option("--enforce", is_flag=True, help="Act on what is decided.")
 @click.option("--once", is_flag=True, help="Look twice, say what would be decided and why, and end; always in preview.")
 @click.option(
     "--check",
@@ -822,7 +822,9 @@ _AGENT_NAMES = ("node", "policies", "state_file", "host", "port")
 )
 @_with_options(*_AGENT_OPTIONS)
 @click.pass_context
-def agent(context: click.Context, /, mode: str | None, once: bool, check: Path | None, **given: Any) -> None:
+def agent(
+    context: click.Context, /, preview: bool, enforce: bool, once: bool, check: Path | None, **given: Any
+) -> None:
     """Protect this node: throttle and evict to just under the watermarks of its policies, and no further.
 
     Without --enforce nothing is changed. SIGTERM ends it; agent.on_exit says whether what it did stays.
@@ -832,7 +834,10 @@ def agent(context: click.Context, /, mode: str | None, once: bool, check: Path |
         return
     from watcher.logs import setup_logging
 
-    settings, everything = _agent_settings(given, mode="preview" if once else mode)
+    if preview and enforce:
+        raise click.UsageError("--preview and --enforce exclude each other: leave out the one that is not meant")
+    asked = "enforce" if enforce else "preview" if preview else None
+    settings, everything = _agent_settings(given, mode="preview" if once else asked)
     if check is not None:
         raise SystemExit(_check_policies(check, settings))
     setup_logging(everything.log, cluster=everything.cluster.name or "")

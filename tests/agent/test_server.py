@@ -73,6 +73,13 @@ def test_what_the_agent_does_not_need_is_not_loaded():
     assert ended.stdout.splitlines()[-1] == "0 []", ended.stderr
 
 
+@pytest.mark.parametrize("flags", [["--preview", "--enforce"], ["--enforce", "--preview"]])
+def test_to_act_and_not_to_act_is_refused(flags: list[str]):
+    refused = CliRunner().invoke(main, ["agent", *flags])
+    assert refused.exit_code == 2
+    assert "--preview and --enforce exclude each other" in refused.stderr
+
+
 def test_restore_says_that_the_taint_is_left_where_there_is_no_api_to_take_it_off(tmp_path: Path):
     settings = AgentSettings(state_file=tmp_path / "agent.db")
     audit = open_audit(settings)
