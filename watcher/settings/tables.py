@@ -821,9 +821,9 @@ class DashboardSettings(Table):
     qrm: tuple[str, ...] | None = field(
         default=None,
         metadata=about(
-            values.several(_PEER, called='addresses, like ["http://load-watcher-qrm:2022"]'),
+            values.several(_PEER, called='addresses, like ["http://load-watcher-qrm:2024"]'),
             "QoS Resource Managers whose pools and CPUs are shown, likewise.",
-            example='["http://load-watcher-qrm:2022"]',
+            example='["http://load-watcher-qrm:2024"]',
         ),
     )
     token_file: Path | None = field(
