@@ -26,12 +26,12 @@ from agent.model import (
     PodScope,
     PodState,
     Policies,
-    QosClass,
     Rule,
     Series,
     State,
 )
 from agent.planner import plan
+from agent.qos import QosClass
 
 EVICT = "evict"
 EVERYTHING = PodScope("QOSClass", "In", tuple(each.value for each in QosClass))

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Literal
 
 import msgspec
+
+from agent.qos import QosClass
 
 SCHEDULING_TAINT = "interference.crane.io"
 SCHEDULING_CONDITION = "interference-identified"
@@ -28,15 +29,6 @@ CRITICAL_PRIORITY = 2_000_000_000
 """Pods of this priority and above (system-cluster-critical) are never planned."""
 
 # --- state -----------------------------------------------------------------------------------------------------------
-
-
-class QosClass(StrEnum):
-    """Kubernetes' class of a pod; the empty one is what nobody knows."""
-
-    UNKNOWN = ""
-    BEST_EFFORT = "BestEffort"
-    BURSTABLE = "Burstable"
-    GUARANTEED = "Guaranteed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cmp_to_key
 
-from agent.model import PodState, QosClass
+from agent.model import PodState
 from agent.options import Order
+from agent.qos import QosClass
 
 TOLERANCE = 1e-9
 

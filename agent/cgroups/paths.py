@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.model import QosClass
+from agent.qos import QosClass
 
 ROOT_SEGMENT = "kubepods"
 

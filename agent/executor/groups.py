@@ -8,7 +8,7 @@ from typing import Protocol
 
 from agent.cgroups import CgroupError, CgroupGone, Group, Layout, NoCgroups, Tree
 from agent.cgroups.paths import ROOT_SEGMENT, container_id, is_uid, pod_segments
-from agent.model import QosClass
+from agent.qos import QosClass
 
 
 class Groups(Protocol):

@@ -21,6 +21,7 @@ from agent.policy import schema
 from agent.policy.documents import Document, one_value
 from agent.policy.fields import read
 from agent.policy.problems import Complaints, Place, near, shown
+from agent.qos import QosClass
 from watcher.kube.quantity import NANO, nano
 
 NODE_QOS = "NodeQOS"
@@ -473,7 +474,7 @@ def _scope(given: schema.ScopeRequirement, complaints: Complaints) -> model.PodS
     return model.PodScope(given.scope_name, given.operator, given.values, tuple(ranges))
 
 
-_CLASSES = tuple(each.value for each in model.QosClass if each.value)
+_CLASSES = tuple(each.value for each in QosClass if each.value)
 
 
 def _range(value: str, complaints: Complaints) -> list[tuple[int, int]]:

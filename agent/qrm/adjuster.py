@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from agent.cgroups import CgroupError, Layout, NoCgroups, Tree, open_tree
-from agent.model import ContainerState, PodState, QosClass
+from agent.model import ContainerState, PodState
+from agent.qos import QosClass
 from agent.qrm import cpuset
 from agent.qrm.cpuset import CpuSet
 from agent.qrm.plugins.base import Plugin

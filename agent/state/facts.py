@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from agent.model import ContainerState, PodState, QosClass
+from agent.model import ContainerState, PodState
+from agent.qos import QosClass
 from agent.state.readings import PodFacts
 from watcher.kube import Container, ObjectMetadata, Quantities, Resource, nano
 from watcher.kube.times import read_time

@@ -20,7 +20,8 @@ from typing import TypeVar
 import msgspec
 
 from agent.cgroups import CgroupError, CgroupGone, Cpu, Group, Layout, Tree, paths
-from agent.model import ContainerState, PodState, QosClass, Series
+from agent.model import ContainerState, PodState, Series
+from agent.qos import QosClass
 from agent.state import proc
 from agent.state.rates import FIRST, run_queue_time, usage_cores
 from agent.state.readings import PodFacts, Readings

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent.analyzer import Analysis, Demand, Memory, Wanted
-from agent.model import ContainerState, CpuThrottle, PodState, QosClass, Series, State
+from agent.model import ContainerState, CpuThrottle, PodState, Series, State
+from agent.qos import QosClass
 
 CPU = "cpu_total_usage"
 CPU_PERCENT = "cpu_total_utilization"

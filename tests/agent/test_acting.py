@@ -11,11 +11,12 @@ from agent.executor import Fate, Report
 from agent.gaps import Given
 from agent.ledger import Ledger, booked, settled
 from agent.metrics import Metrics
-from agent.model import Policies, QosClass, Series, State, Step
+from agent.model import Policies, Series, State, Step
 from agent.options import Options
 from agent.plan import Plan
 from agent.planner import plan, still_needed
 from agent.policy import read_texts
+from agent.qos import QosClass
 from tests.agent.executor.node import FakeNode
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, throttling
 

@@ -20,13 +20,13 @@ from agent.model import (
     PodScope,
     PodState,
     Policies,
-    QosClass,
     Rule,
     Series,
     State,
 )
 from agent.options import Options
 from agent.plan import Verdict
+from agent.qos import QosClass
 from agent.selection import protection
 from tests.agent.scenes import CPU, pod, running, state
 

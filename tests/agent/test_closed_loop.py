@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.model import AvoidanceAction, CpuThrottle, PodQos, PodScope, Policies, QosClass, QuotaStep, Rule
+from agent.model import AvoidanceAction, CpuThrottle, PodQos, PodScope, Policies, QuotaStep, Rule
 from agent.options import Options
+from agent.qos import QosClass
 from tests.agent.scenes import CPU, MEMORY
 from tests.agent.simulated import INTERVAL, Node, Pod, directions
 

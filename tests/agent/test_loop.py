@@ -17,10 +17,11 @@ from agent.cgroups.v2 import GroupV2, TreeV2
 from agent.executor import Executor, Stance
 from agent.loop import Agent, Clocks, Surroundings
 from agent.metrics import Metrics
-from agent.model import QosClass, Series, State
+from agent.model import Series, State
 from agent.options import Options
 from agent.plan import Verdict
 from agent.policy.source import DirectoryPolicies, PolicySource
+from agent.qos import QosClass
 from tests.agent.executor.node import CONTROL, FakeNode, with_api
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, throttling, write
 from tests.fakes.kube import BUDGETS, CONFIG_MAPS, FakeKube

@@ -24,7 +24,6 @@ from agent.model import (
     PodQos,
     PodState,
     Policies,
-    QosClass,
     QuotaStep,
     Rule,
     SchedulingStep,
@@ -33,6 +32,7 @@ from agent.model import (
 from agent.options import Options
 from agent.plan import Mode, Plan
 from agent.planner import plan, still_needed
+from agent.qos import QosClass
 from tests.agent.scenes import CPU, CPU_PERCENT, MEMORY, analysis, pod, running, state, wanted
 
 EXACT = Options(excess=0.0)

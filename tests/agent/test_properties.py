@@ -12,10 +12,11 @@ from agent.gaps import Given
 from agent.ledger import booked, falling
 from agent.limits import Budget, Limits
 from agent.metrics import Metrics
-from agent.model import ContainerState, CpuThrottle, EvictStep, Original, PodState, QosClass, QuotaStep, State
+from agent.model import ContainerState, CpuThrottle, EvictStep, Original, PodState, QuotaStep, State
 from agent.options import Options, Order
 from agent.plan import Mode, Plan
 from agent.planner import plan
+from agent.qos import QosClass
 from agent.selection import protection
 from agent.sorters import CHAINS
 from agent.stages import CLOSED

@@ -7,8 +7,9 @@ from itertools import permutations
 
 import pytest
 
-from agent.model import PodState, QosClass
+from agent.model import PodState
 from agent.options import Order
+from agent.qos import QosClass
 from agent.sorters import (
     CHAINS,
     ascending,

@@ -25,7 +25,6 @@ from agent.model import (
     PodScope,
     PodState,
     Policies,
-    QosClass,
     QuotaStep,
     Rule,
     Series,
@@ -35,6 +34,7 @@ from agent.options import Options, Order
 from agent.plan import Mode, Plan, Verdict
 from agent.planner import plan
 from agent.policy import whole_number
+from agent.qos import QosClass
 from agent.selection import matches
 from agent.sorters import CHAINS
 from agent.watermark import gathered

@@ -16,13 +16,13 @@ from agent.model import (
     PodScope,
     PodState,
     Policies,
-    QosClass,
     Rule,
     State,
 )
 from agent.options import Options, Quirk
 from agent.plan import Plan
 from agent.planner import plan
+from agent.qos import QosClass
 from tests.agent.scenes import CPU, running, state
 from tests.real.parts import REPOSITORY
 

@@ -28,7 +28,8 @@ from agent.cgroups import (
 )
 from agent.cgroups.base import Directory
 from agent.cgroups.detection import Version
-from agent.model import ContainerState, PodState, QosClass, State
+from agent.model import ContainerState, PodState, State
+from agent.qos import QosClass
 from agent.state import Collector, PodFacts
 from tests.agent.state.node import KnownPods, container_id, uid
 from tests.real.cgroups import BUSY, CACHE, HOLD, ROOT, Groups, need_cgroup_v1

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.real, pytest.mark.uml]
 @pytest.fixture(scope="module")
 def results() -> Mapping[str, Any]:
     """What each check raised, in lines; none if it was well."""
-    packages = ("agent/__init__.py", "agent/model.py", "agent/cgroups")
+    packages = ("agent/__init__.py", "agent/qos.py", "agent/cgroups")
     return run_in_uml(Path(in_uml_cgroups.__file__), packages=packages)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from agent.cgroups import CgroupError, CgroupGone, CgroupUnapplied, Layout, NoCgroups, paths
 from agent.cgroups.base import Directory
 from agent.cgroups.detection import Version
-from agent.model import QosClass
+from agent.qos import QosClass
 from agent.qrm import cpuset
 from agent.qrm.allocation import CPUSET_CPUS, CPUSET_MEMS
 from agent.qrm.manager import ApplyFailed

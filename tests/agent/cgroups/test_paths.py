@@ -1,5 +1,7 @@
 """Names of groups, as the kubelet and the runtimes make them, there and back."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -17,8 +19,9 @@ from agent.cgroups.paths import (
     read_path,
     read_pod,
 )
-from agent.model import QosClass
+from agent.qos import QosClass
 from tests.agent.crane import cases
+from tests.real.parts import REPOSITORY
 
 UID = "04e5e9e7-8d95-44dd-9af7-ab944405fff8"
 HASH = "7c2f3f0ad4f1a9d5b6c3e8f0a1b2c3d4"
@@ -130,3 +133,10 @@ def test_any_text_is_read_or_is_nobodys(text: str):
     assert found is None or is_uid(found.uid)
     identity = container_id(text)
     assert identity is None or not set("/.\n") & set(identity)
+
+
+def test_control_groups_take_python_and_nothing_beside_it():
+    """They are tried in a Linux that has no more (tests/real/test_cgroups_v2.py)."""
+    command = [sys.executable, "-S", "-c", "import agent.cgroups"]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert (0, "") == (ended.returncode, ended.stderr)

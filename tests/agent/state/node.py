@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.cgroups import Driver
-from agent.model import ContainerState, PodState, QosClass, State
+from agent.model import ContainerState, PodState, State
+from agent.qos import QosClass
 from agent.state import Collector, NoPods, Places, PodFacts
 from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.proc import FakeProc

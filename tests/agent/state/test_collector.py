@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.cgroups import Driver
-from agent.model import QosClass, State
+from agent.model import State
+from agent.qos import QosClass
 from agent.state import COLLECTED, Readings
 from tests.agent.state.node import CORE, MIB, FakeNode, container_id, pod, uid
 

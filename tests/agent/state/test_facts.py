@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.model import ContainerState, PodState, QosClass
+from agent.model import ContainerState, PodState
+from agent.qos import QosClass
 from agent.state import PodFacts
 from agent.state.facts import Pod, facts_of
 from tests.fakes.kubelet import pod
