@@ -23,6 +23,18 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("load-watcher")
 
+# What starts real programs, or asks servers and waits for what they do not do, is no part of the fast suite.
+HERE = Path(__file__).parent
+SLOW = tuple(HERE / name for name in ("real", "watcher/providers", "watcher/kube", "watcher/doctor", "agent/state"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark it."""
+    for item in items:
+        if not set(SLOW).isdisjoint(item.path.parents):
+            item.add_marker(pytest.mark.slow)
+
+
 # What changes how load-watcher, or a library of its, behaves. The two that steer the tests themselves stay.
 STEERING_PREFIXES = ("LOAD_WATCHER_", "METRICS_PROVIDER_", "SIGNALFX_", "DATADOG_", "KUBERNETES_", "OTEL_")
 STEERING_NAMES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,8 @@ from agent.selection import protection
 from agent.sorters import CHAINS
 from agent.stages import CLOSED
 from tests.agent.scenes import CPU, MEMORY, analysis, state
+
+pytestmark = pytest.mark.slow
 
 NOW = 1_000.0
 few = settings(max_examples=40)

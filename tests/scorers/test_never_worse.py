@@ -29,6 +29,8 @@ from tests.scorers.cluster import NOW, load, node, pod, rows, table
 from tests.scorers.reference import NodeState
 from watcher.kube import Pod
 
+pytestmark = pytest.mark.slow
+
 GIB = 1 << 30
 Loads = Mapping[str, Mapping[tuple[str, str], float]]
 

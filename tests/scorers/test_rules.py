@@ -30,6 +30,8 @@ from tests.scorers.reference import NodeState
 from tests.scorers.test_never_worse import ASKING, CONTAINERS, Cluster, clusters
 from tests.scorers.vectors import cases, tolerance
 
+pytestmark = pytest.mark.slow
+
 GIB = 1 << 30
 
 

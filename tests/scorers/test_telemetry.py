@@ -22,6 +22,8 @@ from tests.watcher.test_telemetry import samples_of
 from watcher.model import MetricType
 from watcher.telemetry import Telemetry
 
+pytestmark = pytest.mark.slow
+
 NAME = "load_watcher_scheduler_"
 NODES = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in ("a", "b")]
 

@@ -16,6 +16,8 @@ from watcher.api.agents import AgentRoutes
 from watcher.api.openapi import Operation
 from watcher.api.routing import Access, ApiError, Handler, Route
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "s3cr3t-of-the-agents"
 PLAN = {"node": "node-1", "sentences": ["nothing to do"]}
 

@@ -16,6 +16,8 @@ from tests.waiting import wait_for
 from watcher import cli
 from watcher.settings.tables import KEYS
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[2]
 
 

@@ -17,6 +17,8 @@ from watcher.names import Evidence, KnownNode, NodeIndex
 from watcher.node_metrics import Capacity
 from watcher.settings import SettingsError, load
 
+pytestmark = pytest.mark.slow
+
 LABEL = "kubernetes.io/hostname"
 
 

@@ -17,6 +17,8 @@ from watcher.kube import KubeConflict, KubeError, KubeNotFound, Pod, nano
 from watcher.model import METRIC_BY_KEY, SeriesBatch
 from watcher.providers.demo import METRICS, DemoProvider
 
+pytestmark = pytest.mark.slow
+
 BEGUN = 1_795_000_000.0
 REACH_S = 1020.0
 

@@ -24,6 +24,8 @@ from watcher.model import (
 )
 from watcher.publish import Encoding, Selection, Shape, columns, deflate, encode, gzip_of, number_texts, select, to_wire
 
+pytestmark = pytest.mark.slow
+
 NUMBER = re.compile(rb'"value":([^,}\]]*)')
 M5, M10, M15 = WINDOWS
 moderate = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])

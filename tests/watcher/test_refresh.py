@@ -21,6 +21,8 @@ from watcher.publish import Selection, Shape
 from watcher.refresh import RefreshConfig, Refresher
 from watcher.review import Limits
 
+pytestmark = pytest.mark.slow
+
 T0 = 1_700_000_010.0
 
 

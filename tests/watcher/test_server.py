@@ -23,6 +23,8 @@ from watcher.node_metric_publisher import LEASE
 from watcher.server import Every, Watcher
 from watcher.settings import Settings, load
 
+pytestmark = pytest.mark.slow
+
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -43,6 +43,8 @@ from watcher.model import CARRIED, FindingKind, Operator, SampleBlock, TickRecor
 from watcher.store import Store, StoredSeries, StoreError, StoreInUse, current, database_at, vacuum
 from watcher.store.schema import REVISIONS
 
+pytestmark = pytest.mark.slow
+
 # --- samples ---------------------------------------------------------------------------------------------------------
 
 names = st.lists(st.text(max_size=6), min_size=1, max_size=5, unique=True).map(tuple)
@@ -72,7 +74,6 @@ def test_a_start_finds_the_samples_of_the_last_window_bit_for_bit(ticks) -> None
         asyncio.run(check_samples(Path(folder) / "a.db", ticks))
 
 
-@pytest.mark.slow
 @pytest.mark.real
 @settings(max_examples=4, deadline=None)
 @given(several_ticks)
@@ -422,7 +423,6 @@ def test_save_returns_at_once_while_the_database_is_locked_and_loses_nothing(tmp
     assert expected == cells_of(found.blocks)
 
 
-@pytest.mark.slow
 def test_a_tick_that_failed_is_stored_before_those_that_came_meanwhile(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

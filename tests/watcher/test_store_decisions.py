@@ -21,6 +21,8 @@ from watcher.decisions import DecisionOutcome, DecisionsHeld, StoredDecision, St
 from watcher.store import Store, StoreError, database, sqlite
 from watcher.store.decisions import WaitingDecisions
 
+pytestmark = pytest.mark.slow
+
 SECOND = 1_000_000
 
 
@@ -140,7 +142,6 @@ def test_a_copy_has_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert query(there, everything) == query(here, everything)
 
 
-@pytest.mark.slow
 @pytest.mark.real
 def test_replicas_answer_for_each_other(server_database: str) -> None:
     """Whichever of them the scheduler asked, in one cluster; watchers of another are not asked."""
@@ -374,7 +375,6 @@ def lost(store: Store, number: int) -> bool:
     return store.status.lost_decisions == number
 
 
-@pytest.mark.slow
 def test_closing_tries_once_more(tmp_path: Path) -> None:
     """What could not be written, because another program held the database for longer than SQLite waits."""
     path = tmp_path / "a.db"

@@ -41,6 +41,8 @@ from tests.watcher.ticks import (
 from watcher.model import FindingKind, Remedy, Restored, TickRecord
 from watcher.store import Store, StoreError, StoreInUse, StoreUnusable, current, database_at, sqlite, upgrade
 
+pytestmark = pytest.mark.slow
+
 # --- kill -9 ---------------------------------------------------------------------------------------------------------
 
 
@@ -107,7 +109,6 @@ async def check_after_kill(place: str, acknowledged: int) -> None:
         assert [("ok",)] == query(place, "PRAGMA integrity_check")
 
 
-@pytest.mark.slow
 def test_kill_nine_at_many_random_moments_loses_no_stored_tick(place: str) -> None:
     """While ticks are written and hours rewritten: what was stored is there, whole, and the next start goes on."""
     moments = random.Random(20260101)

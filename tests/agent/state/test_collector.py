@@ -514,7 +514,6 @@ def test_what_others_measured_is_added(tmp_path: Path):
 # --- size ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_thousand_pods_leave_nothing_open_and_nothing_behind(node: FakeNode):
     everything = [pod(number, 1) for number in range(1000)]
     for facts in everything:

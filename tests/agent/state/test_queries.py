@@ -137,7 +137,6 @@ def test_the_keys_that_are_named_are_the_agents_own(tmp_path: Path, missing: boo
 
 
 @pytest.mark.real
-@pytest.mark.slow
 def test_a_real_prometheus_answers(shared_prometheus: Prometheus):
     now = time.time()
     shared_prometheus.write([Written({"__name__": "latency", "node": "node-1"}, [now - 1], [0.25])])

@@ -193,7 +193,6 @@ def test_whatever_stands_in_arguments_they_are_compared(key: str, odd: Any) -> N
     assert [] == evictors_in(text)[0]
 
 
-@pytest.mark.slow
 def test_the_command_holds_the_settings_against_what_evicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own profiles, those that are pasted, and how kube-scheduler asks."""
     monkeypatch.chdir(tmp_path)

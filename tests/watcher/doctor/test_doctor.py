@@ -190,7 +190,6 @@ def test_what_it_cannot_run_with_ends_with_two(bad):
     assert "Usage: " in result.stderr
 
 
-@pytest.mark.slow
 def test_the_exit_code_reaches_the_shell(source: list[str]):
     """A process of its own, with nothing on standard error."""
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -227,7 +226,6 @@ def test_settings_that_nobody_reads_are_a_warning(source: list[str]):
     told.one("settings", "warn", "store.watcher_id is set and not used: store.url names a file")
 
 
-@pytest.mark.slow
 def test_the_host_in_a_pod_wants_the_name_of_its_node():
     """Else the load stands under the name of a container, which no scheduler knows; and loopback reaches nobody."""
     pod = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
@@ -265,7 +263,6 @@ def test_a_port_that_is_taken_has_a_name():
     said.one("service", "skipped", "--url")
 
 
-@pytest.mark.slow
 def test_an_address_of_another_machine_cannot_be_listened_on():
     """TEST-NET-1 is nobody's; what can be no name has no address."""
     told = doctor("--host", "192.0.2.1", "--port", "20")
@@ -274,7 +271,6 @@ def test_an_address_of_another_machine_cannot_be_listened_on():
     told.one("port", "fail", "cannot be resolved", "server.host")
 
 
-@pytest.mark.slow
 def test_beside_the_running_service_all_is_well(run_service: RunService):
     """Port and database are taken by the very service, which is asked how it is; as kubectl exec would run it."""
     service = run_service("--set", "refresh.resolution=1")
@@ -299,7 +295,6 @@ def test_beside_the_running_service_all_is_well(run_service: RunService):
     asked.one("service", "warn", "/readyz answers 503", "passes by itself")
 
 
-@pytest.mark.slow
 def test_a_service_whose_source_is_down_says_why(run_service: RunService, tmp_path: Path):
     """The running service's own words, and with its token where it wants one."""
     (tmp_path / "token").write_text("s3cret")
@@ -324,7 +319,6 @@ def doctor_until_down(url: str) -> Told:
             return said
 
 
-@pytest.mark.slow
 def test_what_answers_is_no_load_watcher():
     """Or nothing does."""
     with FakePrometheus(lambda _: told("<html>", status=404)) as server:
@@ -339,7 +333,6 @@ def test_what_answers_is_no_load_watcher():
 # --- the database ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_database_that_is_there_or_will_be(tmp_path: Path):
     """Nothing is made or changed by looking."""
     told = doctor("--set", "provider.metrics=CPU")
@@ -351,7 +344,6 @@ def test_a_database_that_is_there_or_will_be(tmp_path: Path):
     assert before == {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -376,7 +368,6 @@ def test_a_database_of_a_newer_version():
     doctor().one("database", "fail", "was written by a newer version", "run the newer version again")
 
 
-@pytest.mark.slow
 @pytest.mark.real
 def test_a_database_on_a_server(server_database: str):
     """Empty, made, in use by a watcher of the same name, and one that cannot be reached; never with its password."""
@@ -418,7 +409,6 @@ def small_disk(tmp_path: Path):
     subprocess.run(["umount", place], check=True)
 
 
-@pytest.mark.slow
 @pytest.mark.real
 def test_a_disk_that_is_full_small_or_read_only(small_disk: Path):
     """Each is said of the folder of the database."""
@@ -488,7 +478,6 @@ def test_a_source_that_refuses_is_told_with_its_hint(answer: bytes, words: tuple
     assert "s3cret" not in said.output
 
 
-@pytest.mark.slow
 def test_a_source_that_hangs_is_given_up():
     """Within the provider's own timeout."""
     said = ask(lambda _: until_hung_up, "--set", "provider.timeout=0.2s")

@@ -264,7 +264,6 @@ def places(inner: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(inner[step], (*path, step))
 
 
-@pytest.mark.slow
 def test_whatever_stands_anywhere_it_is_judged():
     """Each value of the good one in turn is something odd, which is no reason to stop, and whatever is said has a
     cure."""
@@ -281,7 +280,6 @@ def test_an_address_is_shown_without_its_password():
     assert "s3cret" not in str(found)
 
 
-@pytest.mark.slow
 def test_the_command_reads_files_by_flag_and_from_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """--scheduler-config, even where the settings are wrong, and `from` with its profile in [scheduler]."""
     monkeypatch.chdir(tmp_path)

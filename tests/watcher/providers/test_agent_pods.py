@@ -124,7 +124,6 @@ def test_one_that_hangs_keeps_nobody_waiting_for_longer_than_its_timeout():
     assert "it does not answer in time" in got.findings[0].reason
 
 
-@pytest.mark.slow
 def test_all_together_have_a_budget():
     """What was told by then counts; who did not get his turn is named as the others."""
     got = ask(FakeAgent(of("n1", WEB)), *(FakeAgent(hangs=True) for _ in range(3)), budget=5.0, at_once=2)
@@ -202,7 +201,6 @@ def test_nodes_come_from_the_source_and_pods_from_the_agents():
     asyncio.run(run(fetching))
 
 
-@pytest.mark.slow
 def test_the_service_tells_what_the_agents_told(tmp_path: Path, run_service: RunService):
     """From one setting to the answer, beside a source that knows nothing of pods."""
 

@@ -23,7 +23,6 @@ def environment(name: str, server: FakeDatadog | FakeSignalFx, token: str) -> di
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Datadog", "SignalFx"])
 def test_whole_windows_of_true_samples(name: str, run_service: RunService):
     """From the first minute on, since both remember; hosts of other clusters and domains are not there."""

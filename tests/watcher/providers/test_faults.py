@@ -192,7 +192,7 @@ KINDS = {
 }
 GOOD: Sample = ("b", AT, 12.5)
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())]
+pytestmark = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
 
 # --- asking ----------------------------------------------------------------------------------------------------------

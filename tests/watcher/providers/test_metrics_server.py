@@ -460,7 +460,6 @@ def test_closing_while_it_waits():
 # --- as a service ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_service_over_a_kubeconfig(run_service: RunService, tmp_path: Path):
     """KUBE_CONFIG and the provider's name are all it takes; without the permission, health names it."""
     with FakeKube() as server:

@@ -163,7 +163,6 @@ def test_ten_thousand_bad_pods_are_one_finding():
     assert "10000 (a/p00000, a/p00001, a/p00002, …)" in finding.reason
 
 
-@pytest.mark.slow
 def test_thousands_of_pods_come_in_one_page():
     """metrics-server knows no other; the one that is odd among them costs itself."""
     used = [{"name": "app", "usage": {"cpu": "1500m", "memory": "128Mi"}}, {"name": "proxy", "usage": {}}]
@@ -294,7 +293,6 @@ def test_giving_up_does_not_stop_the_watch():
     assert 1 == len([asked for asked in server.asked if (asked.verb, asked.resource) == ("list", PODS)])
 
 
-@pytest.mark.slow
 def test_the_service_tells_what_pods_use(tmp_path: Path, run_service: RunService):
     """From a kubeconfig and one setting to the answer for one node."""
     with FakeKube() as server:

@@ -352,7 +352,6 @@ def test_settings_that_cannot_replay_are_refused(tmp_path: Path, history: Path) 
 # --- in a service ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_service_replays_at_once_with_whole_windows_and_the_doctor_says_what_it_is(
     run_service: Any, trace: Path
 ) -> None:
