@@ -66,6 +66,9 @@ def test_decisions_are_found_by_pod_and_time_also_after_a_restart(place: str) ->
             await check(store)  # written or not
             await written(place, 7)
             await check(store)
+            store.keep_decisions([*web, *other])  # again: they wait, and are in the table
+            assert 7 == (await store.decisions_held()).count
+            await check(store)
         async with opened(place) as store:
             await check(store)
 

@@ -556,11 +556,14 @@ class Store:
     async def decisions_held(self) -> DecisionsHeld:
         """As watcher.decisions.DecisionStore has it. Raises StoreError if the database cannot be read."""
         start = self._oldest_decision()
+        waiting = [each.time for each in self._decisions.batch().decisions]
 
         def read(mine: Rows) -> list[DecisionsHeld]:
-            return [schema.decisions_held(rows, start=start) for rows in schema.of_cluster(mine)]
+            *others, own = schema.of_cluster(mine)
+            # What waits may be in the table as well by the time that it is counted.
+            held = schema.decisions_held(own, start=start, but=waiting)
+            return [held, *(schema.decisions_held(rows, start=start) for rows in others)]
 
-        waiting = [each.time for each in self._decisions.batch().decisions]
         found = await self._read(read)
         times = [*waiting, *(time for each in found for time in (each.first, each.last) if time is not None)]
         count = len(waiting) + sum(each.count for each in found)

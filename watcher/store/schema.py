@@ -8,7 +8,7 @@ tick, and no list of nodes that nothing refers to. What makes the payloads is co
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -508,10 +508,11 @@ def decisions_of(
     return [StoredDecision(**row) for row in mine.execute(query).mappings()]
 
 
-def decisions_held(mine: Rows, *, start: int) -> DecisionsHeld:
-    """How many there are since `start`, and the times of the first and the last."""
-    columns = sa.func.count(), sa.func.min(decision.c.time), sa.func.max(decision.c.time)
-    query = sa.select(*columns).where(mine.own(decision), decision.c.time >= start)
+def decisions_held(mine: Rows, *, start: int, but: Collection[int] = ()) -> DecisionsHeld:
+    """How many there are since `start` `but` for those of these times, and the times of the first and the last."""
+    when = decision.c.time
+    columns = sa.func.count(), sa.func.min(when), sa.func.max(when)
+    query = sa.select(*columns).where(mine.own(decision), when >= start, when.not_in(but))
     return DecisionsHeld(*mine.execute(query).one())
 
 
