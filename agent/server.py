@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import os
-import sys
 import time
 from collections import ChainMap
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ import click
 import msgspec
 from aiohttp import hdrs, web
 
+from agent import serving
 from agent.analyzer import Event
 from agent.audit import Audit, AuditError, Filter, json_lines
 from agent.cgroups import Driver, Layout, Tree, find_layout, open_tree, top_of
@@ -28,7 +28,7 @@ from agent.metrics import Metrics
 from agent.model import SCHEDULING_TAINT
 from agent.policy.policies import Abilities, KnownMetrics, TriggerOnly
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
-from agent.registry import MetricRefused, installed_metrics
+from agent.registry import installed_metrics
 from agent.serving import CannotRun, answer, listening, read_token, stop_signal
 from agent.settings import AgentSettings
 from agent.state import COLLECTED, Collector, MetricSource, NoPods, Places, PodFacts, PodSource
@@ -40,6 +40,7 @@ from agent.telemetry import AgentMetrics
 from watcher import __version__
 from watcher.api.openapi import Answer, Operation, Parameter
 from watcher.api.routing import Access, ApiError, Route
+from watcher.extensions import Refused
 from watcher.heap import share_one_heap
 from watcher.instruments import CONTENT_TYPE, Instruments
 from watcher.kube import NODES, Informer, KubeClient, KubeError, Node, Selector, find_access, nano
@@ -185,7 +186,7 @@ def metrics_of(settings: AgentSettings) -> Metrics:
     try:
         order = settings.options().order
         return installed_metrics(order, [query.metric(name, order) for name, query in settings.queries.items()])
-    except MetricRefused as error:
+    except Refused as error:
         raise CannotRun(f"{error}\n  {error.hint}") from None
 
 
@@ -421,13 +422,7 @@ def _filter(query: Mapping[str, str]) -> Filter:
 
 def run(settings: AgentSettings, everything: Settings) -> int:
     """Until told to stop; the exit code."""
-    try:
-        return asyncio.run(serve(settings, everything))
-    except CannotRun as error:
-        print(f"load-watcher agent: {error}", file=sys.stderr)
-    except OSError as error:
-        print(f"load-watcher agent: {error}", file=sys.stderr)
-    return 1
+    return serving.run(serve(settings, everything), name="agent")
 
 
 async def serve(settings: AgentSettings, everything: Settings) -> int:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Iterable
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,15 @@ async def _listen(
     found = runner.addresses[0]
     name = f"[{found[0]}]" if ":" in found[0] else found[0]
     return f"http://{name}:{found[1]}"
+
+
+def run(process: Coroutine[None, None, int], *, name: str) -> int:
+    """Until it is told to stop; the exit code. What keeps it from running is said on standard error."""
+    try:
+        return asyncio.run(process)
+    except (CannotRun, OSError) as error:
+        print(f"load-watcher {name}: {error}", file=sys.stderr)
+    return 1
 
 
 def stop_signal(*, renewing: str) -> asyncio.Event:

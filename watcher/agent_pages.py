@@ -23,8 +23,8 @@ from yarl import URL
 from watcher import __version__
 from watcher.bodies import read_at_most
 from watcher.providers.base import ProviderRefused
-from watcher.providers.exchange import read_secret, sendable
-from watcher.resolving import addresses_of
+from watcher.providers.exchange import bearer
+from watcher.resolving import addresses_of, get_from
 
 log = logging.getLogger(__name__)
 
@@ -139,17 +139,12 @@ class AgentPages:
         """Body (None if it is too large) and status. Raises AgentError."""
         assert self._session is not None
         try:
-            token = read_secret("dashboard.token_file", self._token_file)
-            headers = sendable({hdrs.AUTHORIZATION: f"Bearer {token}"} if token else {})
+            headers = bearer("dashboard.token_file", self._token_file)
         except ProviderRefused as error:
             raise AgentError("agent_refused", str(error), hint="a line with the token belongs into it") from error
         try:
-            async with self._session.get(
-                URL(f"{str(place.url).rstrip('/')}{path}"),
-                headers={**headers, hdrs.HOST: place.of.raw_authority},
-                server_hostname=place.of.raw_host,
-                allow_redirects=False,
-            ) as response:
+            target = URL(f"{str(place.url).rstrip('/')}{path}")
+            async with get_from(self._session, target, of=place.of, headers=headers) as response:
                 return await read_at_most(response.content, MOST_BODY), response.status
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = str(error) or type(error).__name__

@@ -84,14 +84,20 @@ _SOURCE_OPTIONS = (
     click.option("--trace", metavar="FILE", help="What the provider replay replays."),
     click.option("--speed", metavar="X", help="How many times as fast; times of samples stay true."),
 )
-_SERVICE_OPTIONS = (
-    click.option("--interval", metavar="DURATION", help="How often samples are fetched."),
+_LISTENING_OPTIONS = (
     click.option("--host", metavar="ADDRESS", help="Address to listen on."),
     click.option("--port", metavar="PORT", help="Port to listen on; 0 takes any free one."),
-    _STORE_URL,
+)
+_LOG_OPTIONS = (
     click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error or critical."),
     click.option("--log-format", metavar="FORMAT", help="text or json."),
     click.option("-v", "--verbose", is_flag=True, help="The same as --log-level debug."),
+)
+_SERVICE_OPTIONS = (
+    click.option("--interval", metavar="DURATION", help="How often samples are fetched."),
+    *_LISTENING_OPTIONS,
+    _STORE_URL,
+    *_LOG_OPTIONS,
     _SET,
 )
 _OPTIONS = (_CONFIG, *_SOURCE_OPTIONS, *_SERVICE_OPTIONS)
@@ -800,11 +806,8 @@ _AGENT_OPTIONS = (
     click.option("--node", metavar="NAME", help="This node's name in Kubernetes; else NODE_NAME, else the host's."),
     click.option("--policies", type=click.Path(path_type=Path), help="Directory of policies; else the cluster's."),
     _STATE_FILE,
-    click.option("--host", metavar="ADDRESS", help="Address to listen on."),
-    click.option("--port", metavar="PORT", help="Port to listen on; 0 takes any free one."),
-    click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error or critical."),
-    click.option("--log-format", metavar="FORMAT", help="text or json."),
-    click.option("-v", "--verbose", is_flag=True, help="The same as --log-level debug."),
+    *_LISTENING_OPTIONS,
+    *_LOG_OPTIONS,
     _SET,
 )
 _AGENT_NAMES = ("node", "policies", "state_file", "host", "port")
@@ -966,11 +969,8 @@ _QRM_OPTIONS = (
         help="Resources that pods request under another name, like best-effort-cpu=cpu.",
     ),
     click.option("--watcher", metavar="URL", help="The load-watcher whose windows resize the pools."),
-    click.option("--host", metavar="ADDRESS", help="Address to listen on."),
-    click.option("--port", metavar="PORT", help="Port to listen on; 0 takes any free one."),
-    click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error or critical."),
-    click.option("--log-format", metavar="FORMAT", help="text or json."),
-    click.option("-v", "--verbose", is_flag=True, help="The same as --log-level debug."),
+    *_LISTENING_OPTIONS,
+    *_LOG_OPTIONS,
     _SET,
 )
 _QRM_NAMES = ("mode", "node", "state_dir", "policy", "reconcile_period", "names", "watcher", "host", "port")

@@ -27,6 +27,14 @@ class CannotBeLoaded(ImportError):
         self.homes = homes
 
 
+class Refused(ValueError):
+    """What another package brings cannot be taken; `hint` says what to do."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
 def names(group: str) -> frozenset[str]:
     """The entry points of a group."""
     return frozenset(point.name for point in entry_points(group=group))
@@ -48,6 +56,22 @@ def load(group: str, name: str) -> Any:
         return points[0].load()
     except Exception as error:  # whatever the import of foreign code may raise
         raise CannotBeLoaded(_package(points[0]), error) from error
+
+
+def made(group: str, name: str, *given: Any, what: str) -> Any:
+    """What the function that the entry point names makes of `given`; `what` it is, for people. Raises Refused
+    where it brings nothing."""
+    try:
+        return load(group, name)(*given)
+    except InSeveralPackages as error:
+        raise Refused(f"the {what} {name} is in several packages: {error.homes}", "Uninstall all but one.") from error
+    except Exception as error:  # whatever foreign code may raise, when it is imported or asked
+        package = home(group, name)
+        reason = error if isinstance(error, CannotBeLoaded) else f"{type(error).__name__}: {error}"
+        raise Refused(
+            f"the {what} {name} cannot be had from the package {package}: {reason}",
+            f"Is {package} made for this version of load-watcher, and are its dependencies installed?",
+        ) from error
 
 
 def _package(point: EntryPoint) -> str:

@@ -20,7 +20,7 @@ from watcher import __version__
 from watcher.bodies import read_at_most
 from watcher.handover import NotTaken
 from watcher.model import Restored
-from watcher.resolving import addresses_of
+from watcher.resolving import addresses_of, get_from
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +78,7 @@ class Peers:
     ) -> None:
         target = url.with_host(address).joinpath("api", "v1", "samples")
         try:
-            async with session.get(
-                target, headers={hdrs.HOST: url.raw_authority}, server_hostname=url.raw_host, allow_redirects=False
-            ) as response:
+            async with get_from(session, target, of=url) as response:
                 if response.status != 200:
                     log.info("the replica at %s has no samples yet: it answers %s", target.authority, response.status)
                     return

@@ -61,6 +61,10 @@ class Machine:
         """The CPUs of these NUMA nodes."""
         return frozenset().union(*(self.nodes.get(node, frozenset()) for node in nodes))
 
+    def count_by_node(self, cpus: CpuSet) -> dict[int, float]:
+        """How many of these there are on each NUMA node, none included."""
+        return {node: float(len(cpus & own)) for node, own in self.nodes.items()}
+
     def _grouped(self, unit: Callable[[Cpu], int]) -> Mapping[int, CpuSet]:
         groups: dict[int, set[int]] = defaultdict(set)
         for cpu in self.cpus.values():

@@ -13,22 +13,15 @@ from agent.qrm.machine import Machine
 from agent.qrm.plugins.base import Plugin
 from agent.qrm.roles import RoleTable
 from watcher import extensions
+from watcher.extensions import Refused
 
 ENTRY_POINT_GROUP = "load_watcher.qrm_plugins"
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 """A plug-in's name is that of its socket and its state file."""
 
 
-class PluginRefused(ValueError):
-    """A plug-in of another package cannot be taken; `hint` says what to do."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
 def outside_plugins(machine: Machine, roles: RoleTable, builtin: Iterable[Plugin]) -> list[Plugin]:
-    """One for each entry point, by name. Raises PluginRefused."""
+    """One for each entry point, by name. Raises Refused."""
     serving = {plugin.resource: "load-watcher's own" for plugin in builtin}
     names = {plugin.name for plugin in builtin}
     made = []
@@ -37,12 +30,12 @@ def outside_plugins(machine: Machine, roles: RoleTable, builtin: Iterable[Plugin
         package = extensions.home(ENTRY_POINT_GROUP, entry)
         if plugin.resource in serving:
             other = serving[plugin.resource]
-            raise PluginRefused(
+            raise Refused(
                 f"the plug-in {entry} of the package {package} is for {plugin.resource}, and so is {other}",
                 f"Uninstall {package}, or switch ours off (qrm.cpu_plugin, qrm.memory_plugin, qrm.nic_plugin).",
             )
         if plugin.name in names:
-            raise PluginRefused(
+            raise Refused(
                 f"the plug-in {entry} of the package {package} has the name {plugin.name}, and so has another one",
                 f"Uninstall {package}, or have it mended.",
             )
@@ -54,27 +47,15 @@ def outside_plugins(machine: Machine, roles: RoleTable, builtin: Iterable[Plugin
 
 def _of_package(entry: str, machine: Machine, roles: RoleTable) -> Plugin:
     """What an entry point brings."""
-    try:
-        made = extensions.load(ENTRY_POINT_GROUP, entry)(machine, roles)
-    except extensions.InSeveralPackages as error:
-        raise PluginRefused(
-            f"the plug-in {entry} is in several packages: {error.homes}", "Uninstall all but one."
-        ) from error
-    except Exception as error:  # whatever foreign code may raise, when it is imported or asked
-        package = extensions.home(ENTRY_POINT_GROUP, entry)
-        reason = error if isinstance(error, extensions.CannotBeLoaded) else f"{type(error).__name__}: {error}"
-        raise PluginRefused(
-            f"the plug-in {entry} cannot be had from the package {package}: {reason}",
-            f"Is {package} made for this version of load-watcher, and are its dependencies installed?",
-        ) from error
+    made = extensions.made(ENTRY_POINT_GROUP, entry, machine, roles, what="plug-in")
     package = extensions.home(ENTRY_POINT_GROUP, entry)
     if not isinstance(made, Plugin):
-        raise PluginRefused(
+        raise Refused(
             f"the plug-in {entry} of the package {package} is no resource plug-in but {type(made).__name__}",
             "docs/own-resource-plugin.md says what the function returns.",
         )
     if not FILE_NAME.fullmatch(str(made.name)) or not made.resource:
-        raise PluginRefused(
+        raise Refused(
             f"the plug-in {entry} of the package {package} calls itself {made.name!r}, for {made.resource!r}",
             "Its name is that of a file (letters, digits, '_', '.', '-'), and its resource what pods request.",
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from agent import serving
 from agent.cgroups import Driver, Layout, find_layout
 from agent.qrm.adjuster import WINDOWS, Adjuster, LocalUsage, NodeWindows
 from agent.qrm.allocation import Allocations
@@ -24,7 +24,7 @@ from agent.qrm.endpoint import Endpoint
 from agent.qrm.files import StateFile, set_aside, write_atomic
 from agent.qrm.machine import Machine
 from agent.qrm.manager import Apply, Manager, ManagerSettings
-from agent.qrm.outside import PluginRefused, outside_plugins
+from agent.qrm.outside import outside_plugins
 from agent.qrm.pages import Pages, Parts
 from agent.qrm.plugins.base import Plugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
@@ -50,6 +50,7 @@ from agent.serving import CannotRun, listening, read_token, stop_signal
 from agent.state.kubelet import KubeletError, kubelet_access
 from watcher import __version__
 from watcher.client import NodeClient
+from watcher.extensions import Refused
 from watcher.kube import KubeClient
 from watcher.model import Operator
 from watcher.settings import Settings
@@ -138,7 +139,7 @@ def all_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
     plugins = builtin_plugins(settings, machine)
     try:
         return plugins + outside_plugins(machine, settings.roles(), plugins)
-    except PluginRefused as error:
+    except Refused as error:
         raise CannotRun(f"{error}\n  {error.hint}") from None
 
 
@@ -401,13 +402,7 @@ def _in_background(stack: AsyncExitStack, work: Coroutine[None, None, None], nam
 
 def run(settings: QrmSettings, everything: Settings) -> int:
     """Until told to stop; the exit code."""
-    try:
-        return asyncio.run(serve(settings, everything))
-    except CannotRun as error:
-        print(f"load-watcher qrm: {error}", file=sys.stderr)
-    except OSError as error:
-        print(f"load-watcher qrm: {error}", file=sys.stderr)
-    return 1
+    return serving.run(serve(settings, everything), name="qrm")
 
 
 async def serve(settings: QrmSettings, everything: Settings) -> int:

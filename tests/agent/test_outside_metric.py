@@ -14,11 +14,12 @@ from agent.metrics.trigger import triggering
 from agent.model import AvoidanceAction, EvictStep, PodQos, Policies, Rule
 from agent.options import Options, Order
 from agent.planner import plan
-from agent.registry import MetricRefused, installed_metrics
+from agent.registry import installed_metrics
 from agent.sorters import CHAINS
 from tests.agent.scenes import CPU, pod, state
 from tests.outside_packages import on_path, unpacked
 from tests.real.parts import REPOSITORY
+from watcher.extensions import Refused
 
 OUTSIDE = REPOSITORY / "tests" / "outside_metric"
 MODULE = "load_watcher_running_pods"
@@ -36,7 +37,7 @@ def reachable(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def refused() -> tuple[str, str]:
-    with pytest.raises(MetricRefused) as raised:
+    with pytest.raises(Refused) as raised:
         installed_metrics()
     return str(raised.value), raised.value.hint
 
@@ -116,7 +117,7 @@ def test_two_packages_of_one_name_are_named(reachable: Path):
 def test_metrics_of_the_user_stand_beside_them():
     own = triggering("queue_length", CHAINS[Order.SEED])
     assert own is installed_metrics(extra=[own])["queue_length"]
-    with pytest.raises(MetricRefused, match="a metric of the settings cannot be taken"):
+    with pytest.raises(Refused, match="a metric of the settings cannot be taken"):
         installed_metrics(extra=[own, own])
 
 

@@ -36,8 +36,8 @@ from watcher.providers.base import (
     ProviderRefused,
     ProviderUnreachable,
 )
-from watcher.providers.exchange import read_secret, sendable, translated
-from watcher.resolving import addresses_of
+from watcher.providers.exchange import bearer, translated
+from watcher.resolving import addresses_of, get_from
 
 if TYPE_CHECKING:
     from watcher.settings import Settings
@@ -114,8 +114,7 @@ class AgentPods:
         """What all agents know at the moment. Raises ProviderError where none answers, and NoPodUsage where those that
         do know of no pod."""
         session = self._open()
-        token = read_secret("agents.token_file", self._token_file)
-        headers = sendable({hdrs.AUTHORIZATION: f"Bearer {token}"} if token else {})
+        headers = bearer("agents.token_file", self._token_file)
         told = _Told()
         waiting = iter(await self._places(told))
         try:
@@ -179,10 +178,7 @@ class AgentPods:
 
     async def _ask(self, session: aiohttp.ClientSession, url: URL, address: str, headers: dict[str, str]) -> PodsOfNode:
         target = url.with_host(address).with_path(PATH)
-        headers = {hdrs.HOST: url.raw_authority, **headers}
-        async with session.get(
-            target, headers=headers, server_hostname=url.raw_host, allow_redirects=False
-        ) as response:
+        async with get_from(session, target, of=url, headers=headers) as response:
             body = await read_at_most(response.content, LARGEST)
             if response.status in (401, 403):
                 raise ProviderRefused(

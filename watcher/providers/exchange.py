@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import aiohttp
+from aiohttp import hdrs
 
 from watcher.providers.asking import clock_offset, shown
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
@@ -155,6 +156,12 @@ def sendable(headers: Mapping[str, str]) -> dict[str, str]:
                 hint="Check provider.headers, and the token, for line breaks and letters beyond ASCII.",
             )
     return dict(headers)
+
+
+def bearer(setting: str, path: str) -> dict[str, str]:
+    """The header with the token that the file holds now, none without a file. Raises ProviderRefused."""
+    token = read_secret(setting, path)
+    return sendable({hdrs.AUTHORIZATION: f"Bearer {token}"} if token else {})
 
 
 # --- what goes wrong below HTTP --------------------------------------------------------------------------------------

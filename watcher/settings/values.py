@@ -200,11 +200,11 @@ def whole(*, lowest: int, highest: int) -> Kind:
     return Kind(f"a whole number from {lowest} to {highest}", read, read_text, str)
 
 
-def number(*, lowest: float, highest: float) -> Kind:
-    """A number, whole or not."""
+def _real(accepts: str, fits: Callable[[float], bool], write: Callable[[float], str]) -> Kind:
+    """A number, whole or not, that fits."""
 
     def read(value: Any) -> float:
-        if type(value) not in (int, float) or not lowest <= value <= highest:
+        if type(value) not in (int, float) or not fits(value):
             raise Unfit
         return float(value)
 
@@ -214,22 +214,17 @@ def number(*, lowest: float, highest: float) -> Kind:
         except ValueError:
             raise Unfit from None
 
-    return Kind(f"a number from {lowest:g} to {highest:g}", read, read_text, lambda value: f"{value:g}")
+    return Kind(accepts, read, read_text, write)
+
+
+def number(*, lowest: float, highest: float) -> Kind:
+    """A number, whole or not."""
+    accepts = f"a number from {lowest:g} to {highest:g}"
+    return _real(accepts, lambda value: lowest <= value <= highest, lambda value: f"{value:g}")
 
 
 def _fraction(accepts: str, *, with_zero: bool) -> Kind:
-    def read(value: Any) -> float:
-        if type(value) not in (int, float) or not (0 < value <= 1 or (with_zero and value == 0)):
-            raise Unfit
-        return float(value)
-
-    def read_text(text: str) -> float:
-        try:
-            return read(float(text))
-        except ValueError:
-            raise Unfit from None
-
-    return Kind(accepts, read, read_text, repr)
+    return _real(accepts, lambda value: 0 < value <= 1 or (with_zero and value == 0), repr)
 
 
 FRACTION = _fraction("a number above 0 and at most 1", with_zero=False)

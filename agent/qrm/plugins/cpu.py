@@ -182,16 +182,16 @@ class CpuPlugin:
         record = self._records.get((pod_uid, container_name))
         if record is None or record.sidecar:
             return {}
-        cpus = self._cpus_of(record)
-        return {node: float(len(cpus & own)) for node, own in self.machine.nodes.items() if cpus & own}
+        counts = self.machine.count_by_node(self._cpus_of(record))
+        return {node: count for node, count in counts.items() if count}
 
     def allocatable_by_node(self) -> dict[int, float]:
         """How many CPUs pods may have on each NUMA node."""
-        return {node: float(len(cpus - self.settings.reserved)) for node, cpus in self.machine.nodes.items()}
+        return self.machine.count_by_node(self.machine.all - self.settings.reserved)
 
     def capacity_by_node(self) -> dict[int, float]:
         """How many CPUs each NUMA node has."""
-        return {node: float(len(cpus)) for node, cpus in self.machine.nodes.items()}
+        return self.machine.count_by_node(self.machine.all)
 
     # --- on disk -------------------------------------------------------------------------------------------------
 

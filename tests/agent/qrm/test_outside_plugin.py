@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.qrm.outside import PluginRefused, outside_plugins
+from agent.qrm.outside import outside_plugins
 from agent.qrm.plugins.base import Plugin
 from agent.qrm.roles import SEED_ROLES
 from tests.agent.qrm.test_plugins import SEED, cpu_plugin
@@ -19,6 +19,7 @@ from tests.agent.qrm.test_serving import serving
 from tests.outside_packages import on_path, unpacked
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
+from watcher.extensions import Refused
 
 __all__ = ["world"]  # a fixture
 OUTSIDE = REPOSITORY / "tests" / "outside_qrm_plugin"
@@ -43,7 +44,7 @@ def found(*builtin: Plugin) -> list[Plugin]:
 
 
 def refused(*builtin: Plugin) -> tuple[str, str]:
-    with pytest.raises(PluginRefused) as raised:
+    with pytest.raises(Refused) as raised:
         found(*builtin)
     return str(raised.value), raised.value.hint
 
