@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from agent.cgroups import Driver
 from agent.executor import Limits, OnExit
 from agent.metrics import Metric
 from agent.metrics.trigger import ActsOn, triggering
+from agent.node_settings import (
+    CGROUP_DRIVER,
+    KUBELET_CA,
+    KUBELET_INSECURE,
+    KUBELET_TOKEN,
+    METRICS_HOST,
+    METRICS_PORT,
+    NODE,
+    PORT,
+    NodeTable,
+)
 from agent.options import Options, Order
 from agent.sorters import CHAINS
 from watcher.loopback import is_loopback
@@ -24,7 +32,6 @@ from watcher.settings.tables import Key, Table, about, settings_fields
 
 SECTION = "agent"
 MODES = ("preview", "enforce")
-ANY_PORT = values.whole(lowest=0, highest=65535)
 FEW = values.whole(lowest=0, highest=1000)
 INTERVAL = values.duration(lowest=0.2, highest=3600)
 KEY = values.NAME
@@ -62,21 +69,16 @@ class Query(Table):
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class AgentSettings(Table):
+class AgentSettings(NodeTable):
     """[agent]"""
 
     mode: str = field(
         default="preview",
         metadata=about(values.choice(MODES), "preview decides and reports, and changes nothing; enforce acts."),
     )
-    node: str | None = field(
-        default=None,
-        metadata=about(
-            values.NAME, "This node's name in Kubernetes; else NODE_NAME, else the host's.", example='"node-1"'
-        ),
-    )
+    node: str | None = field(default=None, metadata=NODE)
     host: str = field(default="127.0.0.1", metadata=about(values.NAME, "Address that the agent's API listens on."))
-    port: int = field(default=2021, metadata=about(ANY_PORT, "Port of it; 0 takes any free one."))
+    port: int = field(default=2021, metadata=PORT)
     token_file: Path | None = field(
         default=None,
         metadata=about(
@@ -85,15 +87,8 @@ class AgentSettings(Table):
             example='"/etc/load-watcher/token"',
         ),
     )
-    metrics_host: str | None = field(
-        default=None,
-        metadata=about(
-            values.NAME,
-            "Address of a second listener, like the pod's own: /metrics and /healthz, and with token_file all pages.",
-            example='"0.0.0.0"',
-        ),
-    )
-    metrics_port: int = field(default=2023, metadata=about(ANY_PORT, "Port of that listener."))
+    metrics_host: str | None = field(default=None, metadata=METRICS_HOST)
+    metrics_port: int = field(default=2023, metadata=METRICS_PORT)
     policies: Path | None = field(
         default=None,
         metadata=about(
@@ -170,21 +165,9 @@ class AgentSettings(Table):
             example='"https://127.0.0.1:10250"',
         ),
     )
-    kubelet_token_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH, "Token for the kubelet.", example='"/var/run/secrets/kubernetes.io/serviceaccount/token"'
-        ),
-    )
-    kubelet_ca_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH, "Who signed the kubelet's certificate.", example='"/var/lib/kubelet/pki/kubelet.crt"'
-        ),
-    )
-    kubelet_insecure: bool = field(
-        default=False, metadata=about(values.BOOLEAN, "Whether the kubelet's certificate is taken unchecked.")
-    )
+    kubelet_token_file: Path | None = field(default=None, metadata=KUBELET_TOKEN)
+    kubelet_ca_file: Path | None = field(default=None, metadata=KUBELET_CA)
+    kubelet_insecure: bool = field(default=False, metadata=KUBELET_INSECURE)
     watcher: str | None = field(
         default=None,
         metadata=about(
@@ -210,14 +193,7 @@ class AgentSettings(Table):
     )
     proc: Path = field(default=Path("/proc"), metadata=about(values.PATH, "Where the host's /proc is."))
     cgroup: Path = field(default=Path("/sys/fs/cgroup"), metadata=about(values.PATH, "Where its control groups are."))
-    cgroup_driver: str | None = field(
-        default=None,
-        metadata=about(
-            values.choice(each.value for each in Driver),
-            "The kubelet's cgroup driver; else it is found out.",
-            example='"systemd"',
-        ),
-    )
+    cgroup_driver: str | None = field(default=None, metadata=CGROUP_DRIVER)
     cgroup_nest: str | None = field(
         default=None,
         metadata=about(
@@ -261,10 +237,6 @@ class AgentSettings(Table):
             namespace=self.evictions_per_namespace,
             owner=self.evictions_per_owner,
         )
-
-    def node_name(self, environ: Mapping[str, str] = os.environ) -> str:
-        """Who this node is."""
-        return self.node or environ.get("NODE_NAME", "") or socket.gethostname()
 
 
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[AgentSettings, list[Problem]]:

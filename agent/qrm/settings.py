@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import ipaddress
 import math
-import os
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.cgroups import Driver
+from agent.node_settings import (
+    CGROUP_DRIVER,
+    KUBELET_CA,
+    KUBELET_INSECURE,
+    KUBELET_TOKEN,
+    METRICS_HOST,
+    METRICS_PORT,
+    NODE,
+    PORT,
+    NodeTable,
+)
 from agent.qrm import cpuset
 from agent.qrm.cpuset import NONE, CpuSet
 from agent.qrm.plugins.nic import Nic, NicAddress
@@ -23,7 +31,7 @@ from agent.qrm.topology import Policy
 from watcher.loopback import is_loopback
 from watcher.settings import Problem, values
 from watcher.settings.part_tables import read_table
-from watcher.settings.tables import Table, about
+from watcher.settings.tables import about
 from watcher.settings.values import Kind, Unfit
 
 SECTION = "qrm"
@@ -32,7 +40,6 @@ NOT_A_MODE = "nri"
 """Others have it, so it is asked for."""
 SCOPES = ("container", "pod")
 BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
-ANY_PORT = values.whole(lowest=0, highest=65535)
 CPUS = values.whole(lowest=0, highest=8192)
 SECONDS = values.duration(lowest=0.1, highest=3600)
 DEFAULTS = ResizeSettings()
@@ -137,7 +144,7 @@ def _roles_of(name: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class QrmSettings(Table):
+class QrmSettings(NodeTable):
     """[qrm]"""
 
     mode: str = field(
@@ -148,14 +155,9 @@ class QrmSettings(Table):
             "server serves the plug-ins alone, for a manager that somebody else runs.",
         ),
     )
-    node: str | None = field(
-        default=None,
-        metadata=about(
-            values.NAME, "This node's name in Kubernetes; else NODE_NAME, else the host's.", example='"node-1"'
-        ),
-    )
+    node: str | None = field(default=None, metadata=NODE)
     host: str = field(default="127.0.0.1", metadata=about(values.NAME, "Address that its API listens on."))
-    port: int = field(default=2022, metadata=about(ANY_PORT, "Port of it; 0 takes any free one."))
+    port: int = field(default=2022, metadata=PORT)
     token_file: Path | None = field(
         default=None,
         metadata=about(
@@ -164,15 +166,8 @@ class QrmSettings(Table):
             example='"/etc/load-watcher/token"',
         ),
     )
-    metrics_host: str | None = field(
-        default=None,
-        metadata=about(
-            values.NAME,
-            "Address of a second listener, like the pod's own: /metrics and /healthz, and with token_file all pages.",
-            example='"0.0.0.0"',
-        ),
-    )
-    metrics_port: int = field(default=2024, metadata=about(ANY_PORT, "Port of that listener."))
+    metrics_host: str | None = field(default=None, metadata=METRICS_HOST)
+    metrics_port: int = field(default=2024, metadata=METRICS_PORT)
     state_dir: Path = field(
         default=Path("load-watcher-qrm"),
         metadata=about(
@@ -329,14 +324,7 @@ class QrmSettings(Table):
     cgroup: Path = field(
         default=Path("/sys/fs/cgroup"), metadata=about(values.PATH, "Where the host's control groups are.")
     )
-    cgroup_driver: str | None = field(
-        default=None,
-        metadata=about(
-            values.choice(each.value for each in Driver),
-            "The kubelet's cgroup driver; else it is found out.",
-            example='"systemd"',
-        ),
-    )
+    cgroup_driver: str | None = field(default=None, metadata=CGROUP_DRIVER)
     sys: Path = field(default=Path("/sys"), metadata=about(values.PATH, "Where the machine is described."))
     kubelet_dir: Path = field(
         default=Path("/var/lib/kubelet"),
@@ -364,21 +352,9 @@ class QrmSettings(Table):
             example='"https://127.0.0.1:10250"',
         ),
     )
-    kubelet_token_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH, "Token for the kubelet.", example='"/var/run/secrets/kubernetes.io/serviceaccount/token"'
-        ),
-    )
-    kubelet_ca_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH, "Who signed the kubelet's certificate.", example='"/var/lib/kubelet/pki/kubelet.crt"'
-        ),
-    )
-    kubelet_insecure: bool = field(
-        default=False, metadata=about(values.BOOLEAN, "Whether the kubelet's certificate is taken unchecked.")
-    )
+    kubelet_token_file: Path | None = field(default=None, metadata=KUBELET_TOKEN)
+    kubelet_ca_file: Path | None = field(default=None, metadata=KUBELET_CA)
+    kubelet_insecure: bool = field(default=False, metadata=KUBELET_INSECURE)
     evict_inadmissible: bool = field(
         default=False,
         metadata=about(
@@ -423,10 +399,6 @@ class QrmSettings(Table):
     def pod_resources_path(self) -> Path:
         """Where the pod-resources API is."""
         return self.pod_resources_socket or self.state_dir / "pod-resources.sock"
-
-    def node_name(self, environ: Mapping[str, str] = os.environ) -> str:
-        """Who this node is."""
-        return self.node or environ.get("NODE_NAME", "") or socket.gethostname()
 
 
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, list[Problem]]:

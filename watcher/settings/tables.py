@@ -117,6 +117,13 @@ _PEER = replace(
 )
 
 
+_AUTHORITIES = about(
+    values.PATH,
+    "Authorities (PEM) that may have signed their certificates. Not set: those of the system.",
+    example='"/etc/load-watcher/tls/ca.crt"',
+)
+
+
 def _read_matchers(value: Any) -> tuple[Matcher, ...]:
     try:
         if isinstance(value, dict):
@@ -760,14 +767,7 @@ class PeersSettings(Table):
             "How long the first refresh waits for all of them together; at most 0.8 of refresh.interval.",
         ),
     )
-    ca_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "Authorities (PEM) that may have signed their certificates. Not set: those of the system.",
-            example='"/etc/load-watcher/tls/ca.crt"',
-        ),
-    )
+    ca_file: Path | None = field(default=None, metadata=_AUTHORITIES)
 
 
 @dataclass(frozen=True, repr=False)
@@ -791,14 +791,7 @@ class AgentsSettings(Table):
             example='"/run/secrets/load-watcher/agent-token"',
         ),
     )
-    ca_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "Authorities (PEM) that may have signed their certificates. Not set: those of the system.",
-            example='"/etc/load-watcher/tls/ca.crt"',
-        ),
-    )
+    ca_file: Path | None = field(default=None, metadata=_AUTHORITIES)
     timeout: float = field(
         default=3.0, metadata=about(values.duration(lowest=0.1, highest=10), "How long one agent has to answer.")
     )
@@ -834,14 +827,7 @@ class DashboardSettings(Table):
             example='"/run/secrets/load-watcher/agent-token"',
         ),
     )
-    ca_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "Authorities (PEM) that may have signed their certificates. Not set: those of the system.",
-            example='"/etc/load-watcher/tls/ca.crt"',
-        ),
-    )
+    ca_file: Path | None = field(default=None, metadata=_AUTHORITIES)
 
 
 @dataclass(frozen=True, repr=False)
