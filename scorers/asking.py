@@ -5,6 +5,7 @@ asking_why.py does it for a decision of the past.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,10 @@ from rich.table import Table
 TIMEOUT_S = 30.0
 MOST_SHOWN = 40  # nodes, best first
 EXACT = 1e15  # bytes and millicores below are told to the last one
+
+_UNIT_S = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_SPAN = r"([0-9]+(?:\.[0-9]+)?) *(w(?:eeks?)?|d(?:ays?)?|h(?:ours?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?) *"
+_AGO = re.compile(rf"-?((?:{_SPAN})+)(?:ago)?")
 
 
 class AskError(Exception):
@@ -93,6 +98,16 @@ async def ask(
         told: Mapping[str, Any] = found if isinstance(found, dict) else {}
         raise AskError(str(told.get("message", f"status {status}")), hint=str(told.get("hint", "")))
     return document
+
+
+def moment_asked(text: str) -> str:
+    """A moment as the service reads it, from how long ago it was in people's words: 10m, 1h30m, "10 minutes ago", -10m.
+    Anything else, like a date or unix seconds, is left to the service to read, or to refuse."""
+    ago = _AGO.fullmatch(text.strip().lower())
+    if ago is None:
+        return text
+    seconds = sum(float(count) * _UNIT_S[unit[0]] for count, unit in re.findall(_SPAN, ago[1]))
+    return f"-{seconds:.3f}s"
 
 
 def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[RenderableType]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,18 +9,13 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from scorers.asking import ask
+from scorers.asking import ask, moment_asked
 from scorers.asking_why import duration, moment
-
-_DURATION = re.compile(r"[0-9.]+[a-z]+")
 
 
 async def shadow(address: str, *, since: str | None = None, token: str | None = None) -> dict[str, Any]:
-    """The answer of GET /scheduler/shadow; `since` is a duration before now, or a time as the service reads it. Raises
-    AskError."""
-    parameters = {}
-    if since is not None:
-        parameters["from"] = f"-{since}" if _DURATION.fullmatch(since) else since
+    """The answer of GET /scheduler/shadow; `since` is what `moment_asked` reads. Raises AskError."""
+    parameters = {} if since is None else {"from": moment_asked(since)}
     return await ask(f"{address.rstrip('/')}/scheduler/shadow", parameters=parameters, token=token)
 
 

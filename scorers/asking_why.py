@@ -10,18 +10,18 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from scorers.asking import ask, number, reasons_of, steps_of
+from scorers.asking import ask, moment_asked, number, reasons_of, steps_of
 from watcher.settings.values import write_size
 
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 
 
 async def why(address: str, pod: str, *, at: str | None = None, limit: int, token: str | None = None) -> dict[str, Any]:
-    """The answer of GET /scheduler/decisions. `pod` is NAMESPACE/NAME, or NAME; `at` as the service reads it, or "10m
-    ago". Raises AskError."""
+    """The answer of GET /scheduler/decisions. `pod` is NAMESPACE/NAME, or NAME; `at` is what `moment_asked` reads.
+    Raises AskError."""
     parameters = {"pod": pod, "limit": str(limit)}
     if at is not None:
-        parameters["at"] = f"-{at.removesuffix('ago').strip()}" if at.endswith("ago") else at
+        parameters["at"] = moment_asked(at)
     return await ask(f"{address.rstrip('/')}/scheduler/decisions", parameters=parameters, token=token)
 
 

@@ -1,7 +1,7 @@
 """What other packages add to the service: a section of the settings, routes, metrics, and a life of its own.
 
-The watcher knows nothing of the scorers; the command line hands it their part (`cli.py`), and so the arrows of the
-architecture stay as they are.
+The watcher knows nothing of the scorers; the command line (`commands/serve.py`) hands it their part, and so the arrows
+of the architecture stay as they are.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from scorers.asking import moment_asked
 from scorers.asking_why import duration
 from tests.fakes.service import Protection
 from tests.scorers.cluster import NOW
@@ -69,7 +70,7 @@ def test_every_number_is_explained(served: Served) -> None:
     assert "other decisions" not in result.stdout
 
 
-@pytest.mark.parametrize("at", ["2023-11-14T22:13:20Z", str(int(NOW)), "9.5m ago", "-9.5m"])
+@pytest.mark.parametrize("at", ["2023-11-14T22:13:20Z", str(int(NOW)), "9.5m", "9 min 30 s ago"])
 def test_the_decision_of_a_moment_is_told(served: Served, at: str) -> None:
     """As why prints it, unix seconds, or how long ago."""
     result = why(served, "web", "--at", at)
@@ -129,6 +130,30 @@ def test_a_token_is_sent_where_one_is_needed(tmp_path: Path) -> None:
         made.place(*NAMES)
         assert "a bearer token is needed" in why(made, "web").stderr
         assert why(made, "web", "--token-file", str(tmp_path / "token")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ("10m", "-600.000s"),
+        ("-10m", "-600.000s"),
+        (" 10m ago ", "-600.000s"),
+        ("5 minutes ago", "-300.000s"),
+        ("1 Hour", "-3600.000s"),
+        ("1h30m", "-5400.000s"),
+        ("1 day 2 hours 3 min 4.5 sec ago", "-93784.500s"),
+        ("2w", "-1209600.000s"),
+        ("1700000000", "1700000000"),
+        ("2023-11-14", "2023-11-14"),
+        ("now", "now"),
+        ("10 ago", "10 ago"),
+        ("5mm", "5mm"),
+        ("ago", "ago"),
+    ],
+)
+def test_how_long_ago_is_said_as_people_do(said: str, asked: str) -> None:
+    """What is none of these, the service reads or refuses."""
+    assert asked == moment_asked(said)
 
 
 def test_durations_are_short() -> None:

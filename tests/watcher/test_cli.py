@@ -49,7 +49,12 @@ def test_version(run):
         "db vacuum",
         "db copy",
         "record",
+        "score",
+        "why",
         "shadow",
+        "agent",
+        "agent restore",
+        "qrm",
     ],
 )
 def test_every_command_explains_itself(run, command):

@@ -162,7 +162,7 @@ class _Service:
                 body, status = await response.read(), response.status
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             told = f"{self._url} cannot be asked: {str(error) or type(error).__name__}"
-            raise _Refused(told, "is load-watcher running there? --watcher URL asks another", is_final=True) from error
+            raise _Refused(told, "is load-watcher running there? --url URL asks another", is_final=True) from error
         if status == 200:
             try:
                 return await asyncio.to_thread(msgspec.json.decode, body, type=SeenCluster)

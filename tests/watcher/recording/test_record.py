@@ -370,13 +370,15 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     there = tmp_path / "there.csv"
     there.write_text("mine")
     run = CliRunner()
-    nobody = ["--watcher", "http://127.0.0.1:1"]
+    nobody = ["--url", "http://127.0.0.1:1"]
     told = run.invoke(main, ["record", *nobody, "-o", str(there)])
     assert (2, "mine") == (told.exit_code, there.read_text())
     assert "is there already" in told.stderr
     told = run.invoke(main, ["record", *nobody, "-o", str(tmp_path / "new.csv")])
     assert (2, False) == (told.exit_code, (tmp_path / "new.csv").exists())
-    assert "is load-watcher running there?" in told.stderr
+    assert "is load-watcher running there? --url URL asks another" in told.stderr
+    by_its_old_name = run.invoke(main, ["record", "--watcher", "http://127.0.0.1:1", "-o", str(tmp_path / "new.csv")])
+    assert (2, told.stderr) == (by_its_old_name.exit_code, by_its_old_name.stderr)
     told = run.invoke(main, ["record", "-o", str(tmp_path / "no" / "a.csv")])
     assert 2 == told.exit_code
     assert "check the path; nothing was recorded" in told.stderr
@@ -403,7 +405,7 @@ def test_the_demo_is_recorded_whatever_becomes_of_who_records_it(running: Any, t
             "-m",
             "watcher.cli",
             "record",
-            "--watcher",
+            "--url",
             demo.url,
             "-o",
             str(path),

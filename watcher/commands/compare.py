@@ -1,0 +1,72 @@
+"""`load-watcher compare`: two services side by side."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import click
+
+from watcher.commands.ending import COULD_NOT, complain
+from watcher.commands.options import OUTPUT, read_token, service_url, to_address, to_seconds, token_file
+
+
+@click.command()
+@click.option("--with", "other", required=True, callback=to_address, metavar="URL", help="The other, the Go one say.")
+@service_url("This service.")
+@token_file("Bearer token of this service.")
+@click.option("--for", "duration", default="0s", callback=to_seconds, metavar="DURATION", help="Go on, for 1h say.")
+@click.option("--every", default="30s", show_default=True, callback=to_seconds, metavar="DURATION", help="With --for.")
+@click.option("--tolerance", default=5.0, show_default=True, help="Percentage points that are no difference.")
+@click.option(
+    "--target",
+    default=40.0,
+    show_default=True,
+    type=click.FloatRange(0, 100, min_open=True, max_open=True),
+    help="TargetLoadPacking's targetUtilization.",
+)
+@OUTPUT
+def compare(**given: Any) -> None:
+    """Compare this service with another: values, missing nodes, and which node TargetLoadPacking would choose.
+
+    Exit code 0 where they agree, 1 where they differ in more than half of the comparisons, 2 where one could not be
+    asked.
+    """
+    import asyncio
+    from contextlib import suppress
+
+    from rich.console import Console
+
+    from scorers.target_load_packing import packing_scores
+    from watcher import compare as comparing
+
+    ours = comparing.Side("this service", given["url"], read_token(given["token_file"]))
+    sides = ours, comparing.Side("the other", given["other"])
+    comparison = comparing.Comparison(partial(packing_scores, target=given["target"]), given["tolerance"])
+    rounds: list[comparing.Round] = []
+
+    def tell(done: comparing.Round) -> None:
+        rounds[:] = [done]
+        if given["duration"]:
+            click.echo(comparing.as_line(done), err=True)
+
+    def warn(text: str) -> None:
+        click.echo(f"left out: {text}", err=True)
+
+    try:
+        with suppress(KeyboardInterrupt):  # what was seen so far is told all the same
+            asyncio.run(
+                comparing.run(
+                    *sides, comparison, duration=given["duration"], every=given["every"], tell=tell, warn=warn
+                )
+            )
+    except comparing.CompareError as error:
+        complain(error, error.hint)
+        raise SystemExit(COULD_NOT) from None
+    if not rounds:
+        raise SystemExit(COULD_NOT)
+    if given["output"] == "json":
+        click.echo(comparing.as_json(comparison, rounds[0]))
+    else:
+        Console(soft_wrap=True).print(*comparing.as_tables(comparison, rounds[0]), sep="\n")
+    raise SystemExit(1 if comparison.verdict() else 0)

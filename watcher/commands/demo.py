@@ -1,0 +1,74 @@
+"""`load-watcher demo`: the service over a simulated cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from watcher.commands.loading import load, load_or_exit
+from watcher.commands.options import CONFIG, SERVICE, finite, with_options
+from watcher.commands.serve import run
+
+if TYPE_CHECKING:
+    from watcher.settings import Settings
+
+
+@click.command()
+@click.option(
+    "--nodes",
+    "count",
+    default=24,
+    show_default=True,
+    type=click.IntRange(1, 5000),
+    metavar="N",
+    help="How many nodes to simulate, 1 to 5000.",
+)
+@click.option(
+    "--speed",
+    default=24.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 1440.0),
+    callback=finite,
+    metavar="X",
+    help="How many times as fast the day passes, 0.1 to 1440; times of samples stay true.",
+)
+@click.option("--seed", default=1, show_default=True, metavar="SEED", help="Another number, another cluster.")
+@with_options(CONFIG, *SERVICE)
+def demo(count: int, speed: float, seed: int, **given: Any) -> None:
+    """Run the service over a simulated cluster, extender and dashboard on, until SIGTERM.
+
+    Its nodes have a daily swing, bursts and faults to be found; pods arrive and are placed by the profile `default`,
+    or by yours. Nothing of it is real, nothing outside is asked, and what it stores is gone when it ends.
+    """
+    import tempfile
+    import time
+    from dataclasses import replace
+
+    from scorers.demo import DEFAULT_PROFILE, DemoPart
+    from watcher import demo
+    from watcher.fleet.cluster import SimulatedCluster
+    from watcher.providers.demo import DemoProvider
+    from watcher.server import Sources
+
+    with tempfile.TemporaryDirectory(prefix="load-watcher-demo-") as directory:
+
+        def of_demo(loaded: Settings) -> Settings:
+            adapted = demo.adapted(loaded, store=Path(directory) / "load-watcher.db")
+            return replace(adapted, parts={"scheduler": {"default": DEFAULT_PROFILE}, **adapted.parts})
+
+        settings = of_demo(load_or_exit(given, beside=demo.FORCED))
+        cluster = SimulatedCluster(count, seed=seed, speed=speed, begun=time.time())
+        click.echo("\n  ".join(demo.told(cluster)))
+        sources = Sources(
+            provider=lambda renewed: DemoProvider(cluster, resolution=renewed.refresh.resolution),
+            directory=lambda _renewed: None,
+        )
+        code = run(
+            settings,
+            lambda: of_demo(load(given, beside=demo.FORCED)),
+            parts=(DemoPart(cluster),),
+            sources=sources,
+        )
+    raise SystemExit(code)

@@ -1,0 +1,93 @@
+"""`load-watcher doctor`: what is wrong with a deployment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from watcher.commands.loading import load
+from watcher.commands.options import OUTPUT, SERVE, to_address, with_options
+
+if TYPE_CHECKING:
+    from watcher.doctor import Examination, Result
+
+
+@click.command()
+@with_options(*SERVE)
+@click.option(
+    "--url", metavar="URL", callback=to_address, help="A running service to ask too; else the one found here."
+)
+@click.option(
+    "--scheduler-config",
+    "scheduler_files",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A KubeSchedulerConfiguration (or a ConfigMap with one) to look at too.",
+)
+@click.option(
+    "--evictor-config",
+    "evictor_files",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="What evicts by load, to hold against the scheduler: LowNodeLoad of a descheduler, NodeQOS policies.",
+)
+@click.option("--only", multiple=True, metavar="CHECK", help="Look at this alone, and at what it needs: agent, say.")
+@OUTPUT
+def doctor(
+    url: str,
+    scheduler_files: Sequence[Path],
+    evictor_files: Sequence[Path],
+    only: Sequence[str],
+    output: str,
+    **given: Any,
+) -> None:
+    """Say what is wrong with this deployment, one line each, with the cure.
+
+    Takes the flags of serve, and changes nothing. Exit 0: all well (warnings included); 1: something failed; 2: it
+    could not run.
+    """
+    import asyncio
+
+    from watcher import doctor
+    from watcher.doctor import pages
+
+    checks: tuple[doctor.Check, ...] = (*doctor.CHECKS, doctor.Check("agent", _examine_agent, needs=("settings",)))
+    if unknown := sorted(set(only) - {check.name for check in checks}):
+        known = ", ".join(check.name for check in checks)
+        raise click.BadParameter(f"there is no check {unknown[0]}; there are {known}", param_hint="--only")
+    checks = doctor.chosen(checks, only) if only else checks
+    _setup_logging(verbose=bool(given["verbose"]))
+    examination = doctor.Examination(
+        lambda: load(given),
+        environ=os.environ,
+        cwd=Path.cwd(),
+        url=url,
+        scheduler_files=scheduler_files,
+        evictor_files=evictor_files,
+    )
+    if output == "json":
+        report = asyncio.run(doctor.run(examination, checks=checks))
+        click.echo(pages.as_json(report))
+    else:
+        with pages.Printer() as printer:
+            report = asyncio.run(doctor.run(examination, checks=checks, tell=printer.tell))
+        printer.close(report)
+    raise SystemExit(report.exit_code)
+
+
+async def _examine_agent(examination: Examination) -> Sequence[Result]:
+    from agent.doctor import agent
+
+    return await agent(examination)
+
+
+def _setup_logging(*, verbose: bool) -> None:
+    """What the parts of the service log while they are looked at is said in the report; all of it with --verbose."""
+    from watcher.logs import setup_logging
+    from watcher.settings import LogSettings
+
+    setup_logging(LogSettings(level="debug" if verbose else "critical"))

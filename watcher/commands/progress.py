@@ -1,0 +1,31 @@
+"""How far a command is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+
+@contextmanager
+def progress_of(what: str, *, unit: str = "rows") -> Iterator[Callable[[int, int], None]]:
+    """Gives what is to be told how much is done, of how much: a bar on a terminal, else a line every tenth."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    told = 0
+
+    def line(done: int, total: int) -> None:
+        nonlocal told
+        if (tenth := 10 * done // total) > told:
+            told = tenth
+            click.echo(f"{what}: {done:,} of {total:,} {unit}", err=True)
+
+    if not console.is_terminal:
+        yield line
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(what)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
