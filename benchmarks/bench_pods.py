@@ -30,7 +30,8 @@ from benchmarks.report import Table, amount, at_most
 from benchmarks.source import Virtual
 from benchmarks.stall import watching
 from watcher.api.responses import compressed
-from watcher.client import _read_pods, to_pods
+from watcher.client import to_pods
+from watcher.client.arrays import decoded_pods
 from watcher.kube.answers import read_large_page
 from watcher.pod_refresh import PodConfig, PodRefresher
 from watcher.pods import PodOrigin, PodTable, PodUsage, PublishedPods, empty_table, review, take_in
@@ -162,7 +163,7 @@ def measure_steps(pods: int) -> Measured:
         "next": quickest(partial(into, table, later, after)),
         "body": quickest(ready.body),
         "gzip": quickest(partial(compressed, body, Encoding.GZIP)),
-        "client": quickest(lambda: to_pods(_read_pods(body), received=0.0, age_at_receipt=0.0)),
+        "client": quickest(lambda: to_pods(decoded_pods(body), received=0.0, age_at_receipt=0.0)),
         "vectors MB": sum(map(len, bodies)) / 1e6,
         "list MB": len(listed) / 1e6,
         "body MB": len(body) / 1e6,
@@ -252,7 +253,7 @@ def _work(refresher: PodRefresher) -> list[tuple[str, Callable[[], Any]]]:
         await asyncio.to_thread(compressed, kept["body"], Encoding.GZIP)
 
     async def read() -> None:
-        await asyncio.to_thread(lambda: to_pods(_read_pods(kept["body"]), received=0.0, age_at_receipt=0.0))
+        await asyncio.to_thread(lambda: to_pods(decoded_pods(kept["body"]), received=0.0, age_at_receipt=0.0))
 
     return [("refresh", refresh), ("document", encode), ("client", read)]
 

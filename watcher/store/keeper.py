@@ -18,28 +18,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 from watcher.decisions import DecisionOutcome, DecisionsHeld, StoredDecision, StoredShadow
-from watcher.model import F32, I64, Finding, FindingKind, Operator, Remedy, Restored, TickRecord
+from watcher.model import Finding, FindingKind, Operator, Remedy, Restored, TickRecord
 from watcher.store import codec, schema
-from watcher.store.codec import Grid, HourBuilder
 from watcher.store.commands import database_at
 from watcher.store.database import READERS, reason_of
 from watcher.store.decisions import WaitingDecisions, laid_over
 from watcher.store.errors import StoreAway, StoreError, StoreUnusable
 from watcher.store.schema import Rows
+from watcher.store.series import StoredSeries, series_of, series_over
 from watcher.store.tidying import Tidier
+from watcher.store.workers import Workers
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -52,18 +49,6 @@ READ_SECONDS = 15.0
 REOPEN_SECONDS = 30.0  # a server that is away is tried again with every tick; for decisions alone not more often
 SILENCE_SECONDS = 30.0
 """So long a piece of work that is not done is trouble: a disk that hangs, or a server that stands still."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSeries:
-    """One metric and operator of one node: `time` [k] in unix seconds, ascending, and `value` [k] in the metric's unit,
-    NaN where nothing was known. Values older than the open hour carry a relative error of up to 1e-6."""
-
-    metric: str
-    operator: Operator
-    window: str
-    time: I64
-    value: F32
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,46 +65,6 @@ class StoreStatus:
     dropped: int
     lost_decisions: int
     size_bytes: int
-
-
-class _Workers:
-    """Daemon threads that run calls in order. A disk that hangs must not keep the process from ending, as the threads
-    of a ThreadPoolExecutor would."""
-
-    def __init__(self, name: str, *, threads: int = 1) -> None:
-        self.busy_since: float | None = None  # monotonic; of one thread
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(threads)]
-        for thread in self._threads:
-            thread.start()
-
-    def submit(self, call: Callable[[], Result]) -> Future[Result]:
-        """Have it called; the future has its result."""
-        future: Future[Result] = Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = call()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self._calls.put(run)
-        return future
-
-    def stop(self) -> None:
-        """End each thread after what it has been given."""
-        for _ in self._threads:
-            self._calls.put(None)
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            self.busy_since = time.monotonic()
-            call()
-            self.busy_since = None
 
 
 class _Trouble:
@@ -175,8 +120,8 @@ class Store:
         self._on_unusable = on_unusable
         self._upgrade = upgrade
         self._owner = owner
-        self._writer: _Workers | None = None
-        self._readers: _Workers | None = None
+        self._writer: Workers | None = None
+        self._readers: Workers | None = None
         self._findings: tuple[Finding, ...] = ()
         self._saving = _Trouble("saving to the database")
         self._tidying = _Trouble("tidying the database")
@@ -205,8 +150,8 @@ class Store:
         A server that cannot be reached is no reason to fail: it is told, and tried again with every tick. Raises
         StoreInUse, StoreUnusable, or StoreError for what the operator has to change.
         """
-        self._writer = writer = _Workers("store-writer")
-        self._readers = _Workers("store-reader", threads=READERS)
+        self._writer = writer = Workers("store-writer")
+        self._readers = Workers("store-reader", threads=READERS)
         try:
             opening = asyncio.wrap_future(writer.submit(self._open))
             await asyncio.wait({opening}, timeout=OPEN_SECONDS if self._database.waits else None)
@@ -443,7 +388,7 @@ class Store:
 
         def read(mine: Rows) -> list[StoredSeries]:
             found = (
-                _series(
+                series_of(
                     window,
                     hours=schema.hours_of_node(rows, host=host, window=window, start=start, end=end),
                     minutes=schema.minutes_of_node(rows, host=host, window=window, start=start, end=end),
@@ -453,7 +398,7 @@ class Store:
                 )
                 for rows in schema.of_cluster(mine)
             )
-            return reduce(_laid_over, found)
+            return reduce(series_over, found)
 
         return await self._read(read)
 
@@ -626,56 +571,6 @@ class Store:
 
 def _lists_of_nodes(record: TickRecord) -> set[tuple[str, ...]]:
     return {block.nodes for block in record.blocks} | {minute.nodes for minute in record.records}
-
-
-def _series(
-    window: str,
-    *,
-    hours: list[Grid],
-    minutes: list[Grid],
-    start: int,
-    end: int,
-    wanted: Callable[[tuple[str, Operator]], bool],
-) -> list[StoredSeries]:
-    """Grids of one node as series; a minute stands in the place of what an hour says of the same time."""
-    if not hours and not minutes:
-        return []
-    builder = HourBuilder(
-        times=[int(time_) for grid in (*hours, *minutes) for time_ in grid.times],
-        columns=[grid.columns for grid in (*hours, *minutes)],
-        names=[grid.names for grid in (*hours, *minutes)],
-    )
-    for grid in hours:
-        builder.add(grid)
-    for grid in minutes:
-        builder.replace(grid)
-    if not builder.names:
-        return []
-    inside = (builder.times >= start) & (builder.times <= end)
-    series = [
-        StoredSeries(*column, window, builder.times[inside], builder.values[inside, row, 0])
-        for row, column in enumerate(builder.columns)
-        if wanted(column)
-    ]
-    return [one for one in series if not np.isnan(one.value).all()]
-
-
-def _laid_over(beneath: list[StoredSeries], above: list[StoredSeries]) -> list[StoredSeries]:
-    """The series of two watchers as one: what is known above counts."""
-    lower = {(series.metric, series.operator): series for series in beneath}
-    merged = [_filled(series, lower.pop((series.metric, series.operator), None)) for series in above]
-    return [*merged, *lower.values()]
-
-
-def _filled(above: StoredSeries, beneath: StoredSeries | None) -> StoredSeries:
-    if beneath is None:
-        return above
-    time = np.union1d(beneath.time, above.time)
-    value = np.full(len(time), np.nan, dtype=np.float32)
-    value[np.searchsorted(time, beneath.time)] = beneath.value
-    known = ~np.isnan(above.value)
-    value[np.searchsorted(time, above.time[known])] = above.value[known]
-    return replace(above, time=time, value=value)
 
 
 def _forget_outcome(opening: asyncio.Future[Restored | None]) -> None:

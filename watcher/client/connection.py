@@ -1,0 +1,130 @@
+"""How the watcher is asked over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from watcher.client.errors import WatcherError
+from watcher.model import ErrorDocument
+
+TIMEOUT_S = 10.0
+RETRIES = 2
+BACKOFF_S = 0.5
+_PASSING = frozenset({408, 429, 500, 502, 504})  # worth another try; 503 is an answer (stale, partial outage)
+
+
+@dataclass(slots=True)
+class Document:
+    """One that is asked for again and again: where it is, and which one we have."""
+
+    url: str
+    params: Sequence[tuple[str, str]] = ()
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An answer with status 200 or 304. `asked` is the monotonic time of the question: it is as old as it was when it
+    was made, which may be as early as that; `age` what it says of its age."""
+
+    unchanged: bool
+    body: bytes
+    etag: str | None
+    asked: float
+    age: float
+
+
+class Connection:
+    """Asks the watcher over HTTP: retries what passes, and translates every failure."""
+
+    def __init__(
+        self,
+        *,
+        token: str | None,
+        tls: ssl.SSLContext | None,
+        timeout: float,
+        retries: int,
+        backoff: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._headers = {"Accept-Encoding": "gzip"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._tls: ssl.SSLContext | bool = tls if tls is not None else True
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._retries = retries
+        self._backoff = backoff
+        self._monotonic = monotonic
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def ask(self, document: Document, *, known: object) -> Received:
+        """The answer for a document; `known` is the copy that is at hand, None without. Raises WatcherError."""
+        for attempt in range(self._retries + 1):
+            try:
+                return await self._ask_once(document, known=known)
+            except _Passing as passing:
+                if attempt == self._retries:
+                    raise passing.error from passing.__cause__
+                await asyncio.sleep(self._backoff * 2**attempt)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _ask_once(self, document: Document, *, known: object) -> Received:
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        headers = dict(self._headers)
+        if document.etag is not None and known is not None:
+            headers["If-None-Match"] = document.etag
+        asked = self._monotonic()
+        try:
+            async with self._session.get(
+                document.url, params=document.params, headers=headers, timeout=self._timeout, ssl=self._tls
+            ) as response:
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            hint = "check the address, and that the watcher runs"
+            told = WatcherError("unreachable", f"no answer from {document.url}: {reason}", hint=hint)
+            raise _Passing(told) from error
+        unchanged = response.status == 304 and known is not None
+        if response.status != 200 and not unchanged:
+            refused = _error(response.status, body, document.url)
+            raise _Passing(refused) if response.status in _PASSING else refused
+        etag = document.etag if unchanged else response.headers.get("ETag")
+        return Received(unchanged, body, etag, asked, _age(response.headers))
+
+
+class _Passing(Exception):
+    """A failure that may be gone in a moment."""
+
+    def __init__(self, error: WatcherError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _age(headers: Mapping[str, str]) -> float:
+    """How old the answer says it is, at most: Age counts whole seconds, rounded down."""
+    text = headers.get("Age", "")
+    return int(text) + 1.0 if text.isascii() and text.isdigit() else 0.0
+
+
+def _error(status: int, body: bytes, url: str) -> WatcherError:
+    try:
+        detail = msgspec.json.decode(body, type=ErrorDocument).error
+    except msgspec.DecodeError:
+        hint = "is this the address of a load-watcher?"
+        return WatcherError("malformed", f"status {status} from {url} without an error document", hint=hint)
+    return WatcherError(detail.code, detail.message, hint=detail.hint)
+
+
+def malformed(what: str, document: Document, error: msgspec.DecodeError) -> WatcherError:
+    return WatcherError("malformed", f"not a {what} document from {document.url}: {error}")

@@ -1,0 +1,144 @@
+"""The last good copies of what the watcher told, and the task that renews them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from watcher.client.arrays import Columns, Pods
+from watcher.client.errors import WatcherError
+
+log = logging.getLogger(__name__)
+
+POLL_S = 30.0  # as often as the Trimaran plug-ins poll
+MAX_AGE_S = 300.0
+CopyT = TypeVar("CopyT", Columns, Pods)
+
+
+class Client(Protocol):
+    """What users of the watcher code against; `WatcherClient` and `InProcessClient` satisfy it."""
+
+    async def start(self) -> None:
+        """Begin to renew the copy in the background; the first renewal is tried now, and may fail."""
+        ...
+
+    async def refresh(self) -> Columns:
+        """Renew the copy now. Raises WatcherError, and then keeps the copy it had."""
+        ...
+
+    def latest(self, *, max_age: float = MAX_AGE_S) -> Columns:
+        """The last good copy, from memory. Raises WatcherError if there is none or it is older than `max_age` s."""
+        ...
+
+    async def refresh_pods(self) -> Pods:
+        """Renew the copy of pods now. Raises WatcherError, and then keeps the copy it had."""
+        ...
+
+    def latest_pods(self, *, max_age: float = MAX_AGE_S) -> Pods:
+        """The last good copy of pods, likewise; there is one where the client was told to keep it (`pods`)."""
+        ...
+
+    async def close(self) -> None:
+        """Stop renewing, release connections."""
+        ...
+
+
+class Copy(Generic[CopyT]):
+    """The last good copy of something, and why there is no newer one."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.copy: CopyT | None = None
+        self.failure: WatcherError | None = None
+
+    async def renew(self, refresh: Callable[[], Awaitable[CopyT]]) -> None:
+        """Try to; the log has the first failure in a row, and its end."""
+        try:
+            await refresh()
+        except WatcherError as error:
+            if self.failure is None:
+                log.warning("the watcher does not answer for %s: %s. %s", self.what, error, error.hint)
+            self.failure = error
+        else:
+            if self.failure is not None:
+                log.info("the watcher answers for %s again", self.what)
+            self.failure = None
+
+    def latest(self, *, monotonic: float, max_age: float) -> CopyT:
+        """The copy, if it is young enough."""
+        if self.copy is None:
+            raise self.failure or WatcherError("no_metrics", "the watcher has not answered yet")
+        age = self.copy.age(monotonic)
+        if age > max_age:
+            why = f": {self.failure}" if self.failure else ""
+            raise WatcherError("too_old", f"the newest sample is {age:.0f} s old, more than {max_age:g} s{why}")
+        return self.copy
+
+
+class Renewing(ABC):
+    """The common half: the copies, and the task that renews them."""
+
+    def __init__(self, *, pods: bool, interval: float, monotonic: Callable[[], float]) -> None:
+        self._interval = interval
+        self._monotonic = monotonic
+        self._nodes: Copy[Columns] = Copy("nodes")
+        self._pods: Copy[Pods] = Copy("pods")
+        self._keeps_pods = pods
+        self._task: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def refresh(self) -> Columns:
+        """Renew the copy now."""
+
+    @abstractmethod
+    async def refresh_pods(self) -> Pods:
+        """Renew the copy of pods now."""
+
+    async def start(self) -> None:
+        """Begin to renew the copies in the background; the first renewal is tried now, and may fail."""
+        await self._try()
+        self._task = asyncio.create_task(self._renew(), name="watcher-client")
+
+    async def close(self) -> None:
+        """Stop renewing."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def latest(self, *, max_age: float = MAX_AGE_S) -> Columns:
+        """The last good copy, from memory. Raises WatcherError if there is none or it is older than `max_age` s."""
+        return self._nodes.latest(monotonic=self._monotonic(), max_age=max_age)
+
+    def latest_pods(self, *, max_age: float = MAX_AGE_S) -> Pods:
+        """The same of pods."""
+        if self._pods.copy is None and not self._keeps_pods:
+            raise no_copy_of_pods()
+        return self._pods.latest(monotonic=self._monotonic(), max_age=max_age)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval)
+            await self._try()
+
+    async def _try(self) -> None:
+        await self._nodes.renew(self.refresh)
+        if self._keeps_pods:
+            await self._pods.renew(self.refresh_pods)
+
+
+def no_copy_of_pods() -> WatcherError:
+    return WatcherError("no_pods", "this client keeps no copy of pods", hint="give it `pods` when you make it")

@@ -1,0 +1,104 @@
+"""The client beside the service, in one process with it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from watcher.client.arrays import Columns, Pods, to_columns, to_pods
+from watcher.client.copies import MAX_AGE_S, POLL_S, Renewing, no_copy_of_pods
+from watcher.client.errors import WatcherError
+from watcher.model import MetricType, Operator, Snapshot, Window
+from watcher.node_metrics import NodeUsages
+from watcher.pods import PublishedPods
+from watcher.publish import Published, Selection, columns
+
+
+class PodSupply(Protocol):
+    """What the client beside the service needs of it for pods; `api.service.Service` has it."""
+
+    @property
+    def pods(self) -> PublishedPods | None: ...
+
+    def want_pods(self) -> str: ...
+
+
+class InProcessClient(Renewing):
+    """The client beside the service: reads what is published, makes no request. `published` returns the current one,
+    `window` is the one served by default there, `max_staleness` (seconds) what it refuses to serve; `pods` is the
+    service, where a copy of what pods use is to be kept too, and `measure` what makes the columns' usages."""
+
+    def __init__(
+        self,
+        published: Callable[[], Published | None],
+        *,
+        window: Window,
+        types: tuple[MetricType, ...] | None = None,
+        operators: tuple[Operator, ...] | None = None,
+        pods: PodSupply | None = None,
+        measure: Callable[[Snapshot], NodeUsages] | None = None,
+        max_staleness: float = MAX_AGE_S,
+        interval: float = POLL_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(pods=pods is not None, interval=interval, monotonic=monotonic)
+        self._max_staleness = max_staleness
+        self._published = published
+        self._supply = pods
+        self._measure = measure
+        self._selection = Selection(window, types, operators)
+        self._tag: str | None = None
+        self._pod_tag: str | None = None
+
+    async def refresh(self) -> Columns:
+        """Take over what is published now, in a thread. Raises WatcherError where nothing is, or only a remnant."""
+        published = self._published()
+        if published is None:
+            raise WatcherError("no_metrics", "no metrics yet", hint="the first tick has not finished")
+        if (age := published.age(self._monotonic())) > self._max_staleness:
+            raise WatcherError("stale", f"the newest sample is {age:.0f} s old, more than {self._max_staleness:g} s")
+        if published.snapshot.lost:
+            lost = len(published.snapshot.lost)
+            raise WatcherError("partial_outage", f"{lost} known nodes went silent together; the rest is a remnant")
+        if not published.snapshot.nodes:
+            raise WatcherError("no_metrics", "there are no metrics of any node", hint="/api/v1/findings may say why")
+        if self._nodes.copy is None or self._tag != published.tag:
+            self._nodes.copy = await asyncio.to_thread(self._take, published)
+            self._tag = published.tag
+        return self._nodes.copy
+
+    async def refresh_pods(self) -> Pods:
+        """Take over what is published of pods, in a thread. Raises WatcherError where nothing is, or it is too old."""
+        if self._supply is None:
+            raise no_copy_of_pods()
+        why, pods = self._supply.want_pods(), self._supply.pods
+        if pods is None or not pods.table.pods:
+            hint = why or "the source is asked for it at the next refresh"
+            raise WatcherError("no_pods", f"there is no pod usage{'' if why else ' yet'}", hint=hint)
+        if (age := pods.age(self._monotonic())) > self._max_staleness:
+            raise WatcherError("stale", f"the newest sample is {age:.0f} s old, more than {self._max_staleness:g} s")
+        if self._pods.copy is None or self._pod_tag != pods.tag:
+            self._pods.copy = await asyncio.to_thread(_of_published, pods)
+            self._pod_tag = pods.tag
+        return self._pods.copy
+
+    def _take(self, published: Published) -> Columns:
+        document = columns(published.snapshot, self._selection)
+        if not any(value is not None for column in document.columns for value in column.values):
+            raise WatcherError("no_metrics", "there are no metrics of the types and operators asked for")
+        columns_of = to_columns(document, received=published.monotonic, age_at_receipt=published.age_s)
+        if self._measure is None:
+            return columns_of
+        return replace(columns_of, usages=self._measure(published.snapshot))
+
+
+def _of_published(pods: PublishedPods) -> Pods:
+    """What is published in this process: as the document has it, and the minutes besides."""
+    found = to_pods(pods.document(), received=pods.monotonic, age_at_receipt=pods.age_s)
+    minutes = pods.table.recent_cores.view(), pods.table.recent_memory.view()
+    for each in minutes:
+        each.setflags(write=False)
+    return replace(found, recent=minutes)

@@ -1,0 +1,92 @@
+"""The client over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+
+from watcher.client.arrays import Columns, Pods, decoded_pods, to_columns, to_pods
+from watcher.client.connection import BACKOFF_S, RETRIES, TIMEOUT_S, Connection, Document, Received, malformed
+from watcher.client.copies import POLL_S, Renewing
+from watcher.model import ColumnsDocument, MetricType, Operator
+
+
+class WatcherClient(Renewing):
+    """The client over HTTP: one GET per renewal, 304 where nothing is new, gzip on the way.
+
+    `address` is the watcher's base address; `window`, `types` and `operators` select as in the API (None: its
+    defaults). `pods` keeps a copy of what pods use too, which has the watcher ask its source for it. `token` is sent as
+    bearer token; `tls` is for https with an authority or client certificate of one's own.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        window: str | None = None,
+        types: tuple[MetricType, ...] | None = None,
+        operators: tuple[Operator, ...] | None = None,
+        pods: bool = False,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        interval: float = POLL_S,
+        timeout: float = TIMEOUT_S,
+        retries: int = RETRIES,
+        backoff: float = BACKOFF_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(pods=pods, interval=interval, monotonic=monotonic)
+        base = address.rstrip("/") + "/api/v1"
+        self._columns = Document(
+            f"{base}/columns",
+            [
+                *([("window", window)] if window else []),
+                *(("type", str(kind)) for kind in types or ()),
+                *(("operator", str(operator)) for operator in operators or ()),
+            ],
+        )
+        self._pod_columns = Document(f"{base}/pods")
+        self._connection = Connection(
+            token=token, tls=tls, timeout=timeout, retries=retries, backoff=backoff, monotonic=monotonic
+        )
+
+    async def close(self) -> None:
+        """Stop renewing, and close the connection."""
+        await super().close()
+        await self._connection.close()
+
+    async def refresh(self) -> Columns:
+        """Ask the watcher. Raises WatcherError, and then keeps the copy it had."""
+        received = await self._connection.ask(self._columns, known=self._nodes.copy)
+        if received.unchanged and self._nodes.copy is not None:
+            copy = replace(self._nodes.copy, received=received.asked, age_at_receipt=received.age)
+        else:
+            try:
+                document = msgspec.json.decode(received.body, type=ColumnsDocument)
+            except msgspec.DecodeError as error:
+                raise malformed("columns", self._columns, error) from error
+            copy = to_columns(document, received=received.asked, age_at_receipt=received.age)
+        self._nodes.copy, self._columns.etag = copy, received.etag
+        return copy
+
+    async def refresh_pods(self) -> Pods:
+        """Ask the watcher for pods. Raises WatcherError, and then keeps the copy it had."""
+        received = await self._connection.ask(self._pod_columns, known=self._pods.copy)
+        if received.unchanged and self._pods.copy is not None:
+            copy = replace(self._pods.copy, received=received.asked, age_at_receipt=received.age)
+        else:
+            copy = await asyncio.to_thread(self._understand_pods, received)
+        self._pods.copy, self._pod_columns.etag = copy, received.etag
+        return copy
+
+    def _understand_pods(self, received: Received) -> Pods:
+        try:
+            document = decoded_pods(received.body)
+        except msgspec.DecodeError as error:
+            raise malformed("pods", self._pod_columns, error) from error
+        return to_pods(document, received=received.asked, age_at_receipt=received.age)

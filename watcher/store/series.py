@@ -1,0 +1,73 @@
+"""What is stored of one node, as series over time: what several hours, minutes and watchers have of it, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from watcher.model import F32, I64, Operator
+from watcher.store.codec import Grid, HourBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSeries:
+    """One metric and operator of one node: `time` [k] in unix seconds, ascending, and `value` [k] in the metric's unit,
+    NaN where nothing was known. Values older than the open hour carry a relative error of up to 1e-6."""
+
+    metric: str
+    operator: Operator
+    window: str
+    time: I64
+    value: F32
+
+
+def series_of(
+    window: str,
+    *,
+    hours: list[Grid],
+    minutes: list[Grid],
+    start: int,
+    end: int,
+    wanted: Callable[[tuple[str, Operator]], bool],
+) -> list[StoredSeries]:
+    """Grids of one node as series; a minute stands in the place of what an hour says of the same time."""
+    if not hours and not minutes:
+        return []
+    builder = HourBuilder(
+        times=[int(time_) for grid in (*hours, *minutes) for time_ in grid.times],
+        columns=[grid.columns for grid in (*hours, *minutes)],
+        names=[grid.names for grid in (*hours, *minutes)],
+    )
+    for grid in hours:
+        builder.add(grid)
+    for grid in minutes:
+        builder.replace(grid)
+    if not builder.names:
+        return []
+    inside = (builder.times >= start) & (builder.times <= end)
+    series = [
+        StoredSeries(*column, window, builder.times[inside], builder.values[inside, row, 0])
+        for row, column in enumerate(builder.columns)
+        if wanted(column)
+    ]
+    return [one for one in series if not np.isnan(one.value).all()]
+
+
+def series_over(beneath: list[StoredSeries], above: list[StoredSeries]) -> list[StoredSeries]:
+    """The series of two watchers as one: what is known above counts."""
+    lower = {(series.metric, series.operator): series for series in beneath}
+    merged = [_filled(series, lower.pop((series.metric, series.operator), None)) for series in above]
+    return [*merged, *lower.values()]
+
+
+def _filled(above: StoredSeries, beneath: StoredSeries | None) -> StoredSeries:
+    if beneath is None:
+        return above
+    time = np.union1d(beneath.time, above.time)
+    value = np.full(len(time), np.nan, dtype=np.float32)
+    value[np.searchsorted(time, beneath.time)] = beneath.value
+    known = ~np.isnan(above.value)
+    value[np.searchsorted(time, above.time[known])] = above.value[known]
+    return replace(above, time=time, value=value)
