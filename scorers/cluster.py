@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import Protocol
 
 from scorers.koordinator.metrics import NODE_METRIC_OBJECTS, NodeMetricObject
 from watcher import kube
-from watcher.kube import NODES, PODS, Informer, KubeClient, Node, Pod, find_access
+from watcher.kube import NODES, PODS, AccessFinder, Informer, KubeClient, Node, OnChange, Pod, SharedInformer
 from watcher.settings import Settings
 
-OnNode = Callable[[str, Node | None, Node | None], None]
-OnPod = Callable[[str, Pod | None, Pod | None], None]
-OnNodeMetric = Callable[[str, NodeMetricObject | None, NodeMetricObject | None], None]
-"""Called in the event loop with the name (of a pod: NAMESPACE/NAME), what was there, and what is; None is nothing."""
+OnNode = OnChange[Node]
+OnPod = OnChange[Pod]
+OnNodeMetric = OnChange[NodeMetricObject]
 
 
 class Cluster(Protocol):
@@ -46,14 +43,14 @@ class KubernetesCluster:
     """The cluster of the settings' kubeconfig, else the one that this runs in."""
 
     def __init__(self, settings: Settings) -> None:
-        kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
-        self._kube = KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
+        self._access = AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context)
+        self._kube = KubeClient(self._access)
         self._pods: Informer[Pod] | None = None
-        self._informers: list[Informer[Node] | Informer[Pod] | Informer[NodeMetricObject]] = []
+        self._informers: list[SharedInformer[Node] | Informer[Pod] | Informer[NodeMetricObject]] = []
 
     async def start(self, *, on_node: OnNode, on_pod: OnPod, on_node_metric: OnNodeMetric | None) -> None:
         self._pods = Informer(self._kube, PODS, on_change=on_pod)
-        self._informers = [Informer(self._kube, NODES, on_change=on_node), self._pods]
+        self._informers = [SharedInformer(self._access, NODES, on_change=on_node), self._pods]
         if on_node_metric is not None:
             self._informers.append(Informer(self._kube, NODE_METRIC_OBJECTS, on_change=on_node_metric))
         for informer in self._informers:

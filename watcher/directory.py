@@ -10,11 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from watcher.capacities import capacities_of
-from watcher.kube import NODES, Informer, KubeClient, KubeError, KubeUnreachable, Node, ObjectMetadata, find_access
+from watcher.kube import (
+    NODES,
+    Access,
+    AccessFinder,
+    KubeClient,
+    KubeError,
+    KubeUnreachable,
+    Node,
+    ObjectMetadata,
+    SharedInformer,
+)
 from watcher.names import KnownNode, NodeIndex
 from watcher.node_metrics import Capacity
 
@@ -37,15 +47,14 @@ def known_node(node: Node, *, label: str) -> KnownNode:
 
 
 class ClusterNodes:
-    """The nodes of the cluster that `client` speaks with; `client` is closed with it."""
+    """The nodes of the cluster that `access` leads to, with what `label` says of each."""
 
-    def __init__(self, client: KubeClient, *, label: str) -> None:
-        self._client = client
+    def __init__(self, access: Callable[[], Access], *, label: str) -> None:
         self._label = label
         self._nodes: dict[str, KnownNode] = {}
         self._index: NodeIndex | None = None
         self._changed = False
-        self._informer = Informer(client, NODES, on_change=self._note)
+        self._informer = SharedInformer(access, NODES, on_change=self._note)
         self._began = 0.0
 
     async def start(self) -> None:
@@ -54,9 +63,8 @@ class ClusterNodes:
         await self._informer.start()
 
     async def close(self) -> None:
-        """Stop, and hang up."""
+        """Stop."""
         await self._informer.close()
-        await self._client.close()
 
     async def settle(self, patience: float) -> None:
         """Wait until the nodes are known, or cannot be; at most until `patience` seconds after the start."""
@@ -123,13 +131,13 @@ def from_settings(settings: Settings) -> ClusterNodes | None:
     """What keeps the nodes of the cluster that the settings name; None where names stay as they are."""
     if not wanted(settings, environ=os.environ):
         return None
-    return ClusterNodes(_client(settings), label=settings.kubernetes.node_label)
+    return ClusterNodes(_access(settings), label=settings.kubernetes.node_label)
 
 
 async def read_index(settings: Settings) -> NodeIndex:
     """The nodes of the cluster, asked for once, for who explains names (`NodeIndex.resolve`, `names.told`) and does not
     go on to use them. Raises KubeError."""
-    client = _client(settings)
+    client = KubeClient(_access(settings))
     try:
         listing = await client.list(NODES)
     finally:
@@ -137,7 +145,5 @@ async def read_index(settings: Settings) -> NodeIndex:
     return NodeIndex(known_node(item, label=settings.kubernetes.node_label) for item in listing.items)
 
 
-def _client(settings: Settings) -> KubeClient:
-    kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
-    # Found out at the first question: a kubeconfig may yet be mounted.
-    return KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
+def _access(settings: Settings) -> AccessFinder:
+    return AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context)

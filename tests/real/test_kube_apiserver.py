@@ -20,6 +20,7 @@ from tests.waiting import eventually, wait_for
 from watcher.kube import (
     NODES,
     PODS,
+    AccessFinder,
     CustomObject,
     Evictor,
     Informer,
@@ -38,6 +39,7 @@ from watcher.kube import (
     remove_taint,
     set_condition,
 )
+from watcher.providers.base import Fetch, ProviderUnreachable
 from watcher.providers.metrics_server import MetricsServerProvider
 
 pytestmark = pytest.mark.real_apiserver
@@ -373,11 +375,14 @@ def test_the_metrics_server_source_reads_through_the_real_api(apiserver: ApiServ
     now = time.time()
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now - 20))
 
-    async def check(client: KubeClient) -> None:
-        provider = MetricsServerProvider(client, resolution=15.0, max_seconds=900.0)
+    async def check() -> None:
+        access = AccessFinder.of(kubeconfig=apiserver.kubeconfig(apiserver.directory / "kubeconfig"), context=None)
+        provider = MetricsServerProvider(access, resolution=1.0, max_seconds=900.0, timeout=30.0)
         await provider.start()
         try:
-            fetch = await provider.fetch(now - 900, now + 60)
+            fetch: Fetch = await eventually(
+                lambda: provider.fetch(now - 900, now + 60), what="an answer", ignoring=(ProviderUnreachable,)
+            )
         finally:
             await provider.close()
         assert {"CPU": 25.0, "Memory": 50.0} == {
@@ -391,4 +396,4 @@ def test_the_metrics_server_source_reads_through_the_real_api(apiserver: ApiServ
     with FakeKube(token="", tls=tls) as metrics:
         metrics.usage("busy", time=at, cpu="1", memory="4Gi")
         with aggregated(apiserver, metrics.port):
-            asked(apiserver, check)
+            asyncio.run(check())

@@ -12,7 +12,7 @@ from tests.fakes.kube import NODES, FakeKube
 from tests.fakes.kube_rules import status_object
 from tests.waiting import eventually
 from watcher.directory import ClusterNodes, read_index, wanted
-from watcher.kube import Access, KubeClient, KubeForbidden
+from watcher.kube import Access, KubeForbidden
 from watcher.names import Evidence, KnownNode, NodeIndex
 from watcher.node_metrics import Capacity
 from watcher.settings import SettingsError, load
@@ -32,8 +32,7 @@ def follow(server: FakeKube, work: Callable[[ClusterNodes], Awaitable[None]], *,
     """Let `work` use a started list of the cluster's nodes, which is closed afterwards, without a trace."""
 
     async def inside() -> None:
-        client = KubeClient(lambda: Access(server.url, "a test", token="a-token"))
-        nodes = ClusterNodes(client, label=label)
+        nodes = ClusterNodes(lambda: Access(server.url, "a test", token="a-token"), label=label)
         await nodes.start()
         try:
             await work(nodes)

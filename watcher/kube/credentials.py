@@ -17,7 +17,7 @@ from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -85,6 +85,31 @@ def own_namespace(service_account: Path = SERVICE_ACCOUNT) -> str:
         return (service_account / "namespace").read_text().strip()
     except OSError:
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessFinder:
+    """Finds the access when it is called, not before: a kubeconfig may yet be mounted. Two are equal if they were made
+    for the same file, not written in between, and the same context: then they lead to the same cluster."""
+
+    kubeconfig: Path | None
+    context: str | None
+    written: tuple[int, ...] | None
+    """Which file it was; None for none. One that was put in its place may be of another cluster."""
+
+    @classmethod
+    def of(cls, *, kubeconfig: Path | None, context: str | None) -> Self:
+        """For the kubeconfig as it is now, or, without one, the pod's service account."""
+        try:
+            found = None if kubeconfig is None else kubeconfig.stat()
+        except OSError:
+            found = None
+        written = None if found is None else (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        return cls(kubeconfig, context, written)
+
+    def __call__(self) -> Access:
+        """`find_access`, with this process's environment."""
+        return find_access(kubeconfig=self.kubeconfig, context=self.context, environ=os.environ)
 
 
 # --- inside a cluster ------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ ghost, and a server that has trouble must not be asked in a tight loop. The rule
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -38,6 +39,17 @@ CLOSE_WITHIN_S = 0.5
 AT_ONCE = 200
 """Objects of a list that are told of before others have a turn; some milliseconds."""
 
+OnChange = Callable[[str, ItemT | None, ItemT | None], None]
+"""Called in the event loop with the name of an object (`key_of`), what was there, and what is; None is nothing."""
+
+
+def tell(listener: OnChange[ItemT], resource: Resource[ItemT], name: str, old: ItemT | None, new: ItemT | None) -> None:
+    """Tell of a change. What the listener raises is logged and costs nothing else."""
+    try:
+        listener(name, old, new)
+    except Exception:
+        log.exception("what was to be done about a change of %s %s failed", resource.full_name, name)
+
 
 class Informer(Generic[ItemT]):
     """All objects of `resource` that are selected, by name (`shapes.key_of`), as a background task keeps them.
@@ -52,7 +64,7 @@ class Informer(Generic[ItemT]):
         resource: Resource[ItemT],
         *,
         selector: Selector = EVERYTHING,
-        on_change: Callable[[str, ItemT | None, ItemT | None], None] | None = None,
+        on_change: OnChange[ItemT] | None = None,
         watch_seconds: int = WATCH_S,
         delays: tuple[float, ...] = DELAYS,
     ) -> None:
@@ -65,13 +77,14 @@ class Informer(Generic[ItemT]):
         """What is wrong with the objects that do not fit their type, by name; they are not among `objects`."""
         self._client = client
         self._selector = selector
-        self._on_change = on_change
+        self._listeners = [] if on_change is None else [on_change]
         self._watch_seconds = watch_seconds
         self._delays = delays
         self._objects: dict[str, ItemT] = {}
         self._version = ""
         self._failures = 0
         self._tried = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -96,6 +109,23 @@ class Informer(Generic[ItemT]):
         await self._tried.wait()
         if not self.synced.is_set() and self.error is not None:
             raise self.error.with_traceback(None)  # to each who waits, and must not collect their frames
+
+    def listen(self, on_change: OnChange[ItemT]) -> None:
+        """Tell of each change from now on; not of what is there already."""
+        self._listeners.append(on_change)
+
+    def forget(self, on_change: OnChange[ItemT]) -> None:
+        """Tell of nothing any more."""
+        self._listeners.remove(on_change)
+
+    def hurry(self) -> None:
+        """Try again now where the last attempt failed, rather than after its delay. As long as no list has come, those
+        who wait are told of that attempt and not of the one before."""
+        if self.error is None:
+            return
+        if not self.synced.is_set():
+            self._tried.clear()
+        self._hurried.set()
 
     # --- in the background -------------------------------------------------------------------------------------------
 
@@ -182,11 +212,9 @@ class Informer(Generic[ItemT]):
             self._objects.pop(name, None)
         else:
             self._objects[name] = new
-        if self._on_change is not None and old != new:
-            try:
-                self._on_change(name, old, new)
-            except Exception:
-                log.exception("what was to be done about a change of %s %s failed", self.resource.full_name, name)
+        if self._listeners and old != new:
+            for listener in self._listeners:
+                tell(listener, self.resource, name, old, new)
 
     def _agreed(self) -> None:
         if self.error is not None:
@@ -204,4 +232,7 @@ class Informer(Generic[ItemT]):
         delay = self._delays[min(self._failures, len(self._delays) - 1)]
         delay = max(delay, min(asked_for, LONGEST_ASKED_S))
         self._failures += 1
-        await asyncio.sleep(delay)
+        self._hurried.clear()  # what came during an attempt is answered by its outcome
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._hurried.wait()

@@ -6,7 +6,8 @@ windows and deviations are computed from our samples like any source's. A value 
 same time of its own, is not another sample.
 
 metrics-server tells cores and bytes; the shares that schedulers want are of the node's `status.capacity`, as the Go
-load-watcher has it (trimaran.md §2.2), which an informer keeps at hand. All that is divided is whole numbers.
+load-watcher has it (trimaran.md §2.2), which an informer keeps at hand, together with others of this process that
+follow the nodes. All that is divided is whole numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,8 @@ from watcher.capacities import capacities_of
 from watcher.kube import (
     NODE_METRICS,
     NODES,
-    Informer,
+    Access,
+    AccessFinder,
     KubeClient,
     KubeError,
     KubeForbidden,
@@ -38,7 +39,7 @@ from watcher.kube import (
     Node,
     NodeMetrics,
     ObjectMetadata,
-    find_access,
+    SharedInformer,
     key_of,
     nano,
 )
@@ -151,8 +152,8 @@ def _share(item: NodeMetrics, node: Node, *, key: str, now: float, findings: lis
 class MetricsServerProvider:
     """Samples of all nodes, asked for every `resolution` seconds and kept for `max_seconds`.
 
-    `keys` are the metrics to hand out, of which CPU and Memory can be had. `client` is closed with the provider;
-    `clock` gives unix seconds.
+    `keys` are the metrics to hand out, of which CPU and Memory can be had. `access` leads to the cluster, `timeout`
+    (seconds) bounds each question to metrics-server; `clock` gives unix seconds.
     """
 
     source = "KubernetesMetricsServer"
@@ -160,20 +161,21 @@ class MetricsServerProvider:
 
     def __init__(
         self,
-        client: KubeClient,
+        access: Callable[[], Access],
         *,
         resolution: float,
         max_seconds: float,
         keys: Sequence[str] = tuple(RESOURCES),
+        timeout: float = 10.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.resolution = resolution
         self.max_seconds = max_seconds
         self.keys = tuple(keys)
-        self._client = client
+        self._client = KubeClient(access, timeout=timeout)
         self._clock = clock
-        self._nodes = Informer(client, NODES)
-        self._pods = PodReader(client, source=self.source)
+        self._nodes = SharedInformer(access, NODES)
+        self._pods = PodReader(self._client, source=self.source)
         self._readings: deque[Reading] = deque(maxlen=math.ceil(max_seconds / resolution) + 1)
         self._newest: Mapping[str, float] = {}
         self._findings: tuple[Finding, ...] = ()
@@ -345,17 +347,11 @@ def _translate(error: KubeError) -> ProviderError:
 def from_settings(settings: Settings) -> MetricsServerProvider:
     """The cluster of the kubeconfig that the settings name, else the one that this pod runs in; CPU and Memory, unless
     the settings say which metrics."""
-    kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
     chosen = settings.origins.get("provider.metrics", "default") != "default"
-    # Found out at the first question and not here: a kubeconfig may yet be mounted, and a source that is away or
-    # refuses us is reported like any other's.
-    client = KubeClient(
-        lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ),
-        timeout=settings.provider.timeout,
-    )
     return MetricsServerProvider(
-        client,
+        AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context),
         resolution=settings.refresh.resolution,
         max_seconds=max(window.seconds for window in settings.refresh.windows),
         keys=[metric.key for metric in settings.provider.wanted] if chosen else tuple(RESOURCES),
+        timeout=settings.provider.timeout,
     )

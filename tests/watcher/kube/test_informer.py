@@ -26,6 +26,7 @@ from watcher.kube import (
     Pod,
     Resource,
     Selector,
+    SharedInformer,
 )
 from watcher.kube.informer import AT_ONCE
 
@@ -50,7 +51,7 @@ def watched(server: FakeKube, check: Callable[[Informer[Any]], Awaitable[Any]], 
     return asyncio.run(inside())
 
 
-def same(informer: Informer[Node], server: FakeKube) -> Callable[[], bool]:
+def same(informer: Informer[Node] | SharedInformer[Node], server: FakeKube) -> Callable[[], bool]:
     """Whether the copy has what the server has, to the version."""
     return lambda: (
         informer.synced.is_set()
@@ -381,6 +382,28 @@ def test_others_have_their_turns_while_a_long_list_is_told_of():
         watched(server, check, on_change=lambda _name, _old, _new: told.append(turns))
     assert len(told) == 3 * AT_ONCE
     assert max(told.count(turn) for turn in set(told)) == AT_ONCE
+
+
+def test_who_hurries_it_waits_for_no_delay():
+    """It is told of a new attempt, whatever comes of it."""
+    with FakeKube(forbidden={("list", NODES)}) as server:
+        server.node("a")
+
+        async def check(informer: Informer[Node]) -> None:
+            for attempt in (1, 2):
+                with pytest.raises(KubeForbidden):
+                    await informer.wait()
+                assert attempt == count(server, "list")
+                informer.hurry()
+            server.forbidden.clear()
+            informer.hurry()
+            await eventually(lambda: informer.synced.is_set(), what="the list")
+            await eventually(lambda: not informer.error, what="the watch")
+            informer.hurry()  # where all is well there is nothing to hurry
+            await informer.wait()
+            assert same(informer, server)()
+
+        watched(server, check, delays=(3600.0,))
 
 
 def test_an_object_that_does_not_fit_its_type_is_left_out_and_said_once(caplog: pytest.LogCaptureFixture):

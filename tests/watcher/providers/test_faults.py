@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from tests.fakes.influxdb import NOTHING, answered, csv, series, table
 from tests.fakes.prometheus import Asked, FakePrometheus, Script, matrix, told, until_hung_up, vector
 from tests.waiting import eventually
 from watcher import review
-from watcher.kube import Access, KubeClient
+from watcher.kube import Access
 from watcher.model import Cells, Finding, FindingKind
 from watcher.providers import datadog, signalfx
 from watcher.providers.base import (
@@ -170,8 +171,10 @@ def make_flux(*given: Any) -> Provider:
 
 def make_metrics_server(address: str, timeout: float, _: Any) -> Provider:
     tls = ssl.create_default_context() if address.startswith("https:") else None
-    client = KubeClient(lambda: Access(address, "a test", tls=tls, token=SECRET), timeout=timeout)
-    return MetricsServerProvider(client, resolution=0.05, max_seconds=900.0, keys=("CPU",), clock=lambda: NOW)
+    access = partial(Access, address, "a test", tls=tls, token=SECRET)
+    return MetricsServerProvider(
+        access, resolution=0.05, max_seconds=900.0, keys=("CPU",), timeout=timeout, clock=lambda: NOW
+    )
 
 
 def make_datadog(*given: Any) -> Provider:

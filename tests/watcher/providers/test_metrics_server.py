@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.fakes.kube import NODE_METRICS, NODES, Asked, FakeKube
 from tests.fakes.prometheus import FakePrometheus, told
 from tests.waiting import eventually, wait_for
 from tests.watcher.providers.test_prometheus import OK, hang, trickle
-from watcher.kube import Access, KubeClient
+from watcher.kube import Access
 from watcher.model import Finding, FindingKind
 from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.metrics_server import MetricsServerProvider
@@ -26,7 +27,7 @@ MEMORY = "instance:node_memory_utilisation:ratio"
 NOW = 1_700_000_000.0
 
 
-OPTIONS: dict[str, Any] = {"resolution": 0.02, "max_seconds": 900.0, "clock": lambda: NOW}
+OPTIONS: dict[str, Any] = {"resolution": 0.02, "max_seconds": 900.0, "timeout": 5.0, "clock": lambda: NOW}
 
 
 def at(seconds: float) -> str:
@@ -41,8 +42,7 @@ def run(
 
     async def inside() -> Any:
         token = server.token if isinstance(server, FakeKube) else "a-token"
-        client = KubeClient(lambda: Access(server.url, "a test", token=token), timeout=options.pop("timeout", 5.0))
-        provider = MetricsServerProvider(client, **{**OPTIONS, **options})
+        provider = MetricsServerProvider(lambda: Access(server.url, "a test", token=token), **{**OPTIONS, **options})
         await provider.start()
         try:
             async with asyncio.timeout(30):
@@ -179,7 +179,7 @@ def test_no_more_than_the_longest_window_is_kept():
 
 def test_a_source_of_the_present():
     """It cannot be asked for the past, and has the Go load-watcher's name."""
-    provider = MetricsServerProvider(KubeClient(lambda: Access("http://x", "")), resolution=15, max_seconds=900)
+    provider = MetricsServerProvider(lambda: Access("http://x", ""), resolution=15, max_seconds=900)
     assert ("KubernetesMetricsServer", False) == (provider.source, provider.remembers)
 
 
@@ -414,8 +414,8 @@ def test_a_token_that_is_renewed_is_used_at_once(tmp_path: Path):
     token.write_text("old\n")
 
     async def check(server: FakeKube) -> None:
-        client = KubeClient(lambda: Access(server.url, "a test", token_file=token), timeout=5.0)
-        provider = MetricsServerProvider(client, resolution=0.02, max_seconds=900.0)
+        access = partial(Access, server.url, "a test", token_file=token)
+        provider = MetricsServerProvider(access, resolution=0.02, max_seconds=900.0, timeout=5.0)
         await provider.start()
         try:
             await provider.fetch(NOW - 300, NOW)
