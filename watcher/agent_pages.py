@@ -1,19 +1,18 @@
 """Asking agents and QoS Resource Managers of nodes for their pages: those that the settings name, and no others.
 
-A name may stand for many of them, as that of a headless Service does, whose selector says by which label pods are
-found. So what may be asked is what the names have for addresses at this moment; who asks us names one of these, and one
-of a few pages, and decides neither host nor path. Nothing is followed to elsewhere, and the token goes nowhere else.
+A name may stand for many of them, and so does a label. So what may be asked is what names and selected pods have for
+addresses at this moment (`agent_places`); who asks us names one of these, and one of a few pages, and decides neither
+host nor path. Nothing is followed to elsewhere, and the token goes nowhere else.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import aiohttp
 import msgspec
@@ -21,16 +20,17 @@ from aiohttp import hdrs, web
 from yarl import URL
 
 from watcher import __version__
+from watcher.agent_places import AgentPlaces, Found, Place, places_of
 from watcher.bodies import read_at_most
 from watcher.providers.base import ProviderRefused
 from watcher.providers.exchange import bearer
-from watcher.resolving import addresses_of, get_from
+from watcher.resolving import get_from
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from watcher.settings import Settings
 
 TIMEOUT_S = 5.0
 MOST_BODY = 16 << 20
-KNOWN_S = 30.0  # addresses of names
 
 
 class Kind(StrEnum):
@@ -56,41 +56,14 @@ class AgentError(Exception):
         self.hint = hint
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One that may be asked: at `url`, which has an address in the place of the name that is configured, `of`."""
-
-    kind: Kind
-    url: URL
-    of: URL
-
-    @property
-    def name(self) -> str:
-        """By which people ask for it: address and port."""
-        return self.url.authority
-
-
 class AgentPages:
-    """Those at `agents` and `qrms`, each URL standing for all addresses of its name. The token of the file is sent with
-    every question. Used within `life`."""
+    """Those at `places`, by kind. The token of the file is sent with every question. Used within `life`."""
 
-    def __init__(
-        self,
-        *,
-        agents: Sequence[str],
-        qrms: Sequence[str],
-        token_file: str,
-        tls: ssl.SSLContext,
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._urls = [*((Kind.AGENT, URL(url)) for url in agents), *((Kind.QRM, URL(url)) for url in qrms)]
+    def __init__(self, places: Mapping[Kind, AgentPlaces], *, token_file: str, tls: ssl.SSLContext) -> None:
+        self._places = dict(sorted(places.items()))
         self._token_file = token_file
         self._tls = tls
-        self._monotonic = monotonic
         self._session: aiohttp.ClientSession | None = None
-        self._known: tuple[Place, ...] = ()
-        self._until = float("-inf")
-        self._looking = asyncio.Lock()
 
     @asynccontextmanager
     async def life(self, _app: web.Application) -> AsyncIterator[None]:
@@ -101,30 +74,27 @@ class AgentPages:
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
         ) as self._session:
-            yield
+            try:
+                yield
+            finally:
+                for places in self._places.values():
+                    await places.close()
 
-    async def known(self) -> tuple[Place, ...]:
-        """All that may be asked now, by kind and name; a name without an address has none."""
-        async with self._looking:
-            if self._monotonic() >= self._until:
-                found = await asyncio.gather(*(self._addresses(kind, url) for kind, url in self._urls))
-                each = {(place.kind, place.name): place for some in found for place in some}
-                self._known = tuple(each[key] for key in sorted(each))
-                self._until = self._monotonic() + KNOWN_S
-            return self._known
-
-    async def _addresses(self, kind: Kind, url: URL) -> list[Place]:
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                return [Place(kind, url.with_host(address), url) for address in await addresses_of(url)]
-        except (OSError, UnicodeError) as error:  # TimeoutError is an OSError
-            log.debug("%s of [dashboard] has no address now: %s", url.host, str(error) or "no answer")
-            return []
+    async def known(self) -> Mapping[Kind, Found]:
+        """All that may be asked now, by kind, and why others may not."""
+        found = await asyncio.gather(*(places.find() for places in self._places.values()))
+        return dict(zip(self._places, found, strict=True))
 
     async def page(self, name: str, page: str) -> bytes:
         """A page as JSON. KeyError where there is nobody of that name, or no such page; AgentError where it cannot be
         had."""
-        paths = {each.name: (each, PAGES[each.kind][page]) for each in await self.known() if page in PAGES[each.kind]}
+        known = await self.known()
+        paths = {
+            place.name: (place, PAGES[kind][page])
+            for kind, found in known.items()
+            if page in PAGES[kind]
+            for place in found.places
+        }
         place, path = paths[name]
         body, status = await self._ask(place, path)
         if status in (401, 403):
@@ -160,3 +130,27 @@ def _checked(body: bytes, name: str) -> bytes:
         hint = "is this the address of a load-watcher agent?"
         raise AgentError("agent_failed", f"{name} answered with no JSON", hint=hint) from None
     return body
+
+
+# --- from the settings -----------------------------------------------------------------------------------------------
+
+
+def named_places(settings: Settings) -> Mapping[Kind, AgentPlaces]:
+    """Where those are that [dashboard] names, by kind; kinds of which it names none are left out."""
+    named = settings.dashboard
+    each = {
+        Kind.AGENT: places_of(
+            settings, urls={"dashboard.agents": named.agents}, pods={"dashboard.agent_pods": named.agent_pods}
+        ),
+        Kind.QRM: places_of(settings, urls={"dashboard.qrm": named.qrm}, pods={"dashboard.qrm_pods": named.qrm_pods}),
+    }
+    return {kind: places for kind, places in each.items() if places is not None}
+
+
+def from_settings(settings: Settings) -> AgentPages | None:
+    """Whose pages the dashboard shows, None if nobody's."""
+    places, named = named_places(settings), settings.dashboard
+    if not places:
+        return None
+    tls = ssl.create_default_context(cafile=None if named.ca_file is None else str(named.ca_file))
+    return AgentPages(places, token_file=str(named.token_file or ""), tls=tls)

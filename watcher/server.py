@@ -34,8 +34,7 @@ from apscheduler.events import EVENT_JOB_MAX_INSTANCES
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
 
-from watcher import __version__, directory, handover, providers, review
-from watcher.agent_pages import AgentPages
+from watcher import __version__, agent_pages, directory, handover, providers, review
 from watcher.api.agents import AgentRoutes
 from watcher.api.handlers import make_app
 from watcher.api.runner import Runner
@@ -215,20 +214,6 @@ def peers_of(settings: Settings) -> Peers | None:
     return Peers(peers.urls, token=token_of(settings) if settings.server.protect_reads else None, tls=tls)
 
 
-def agent_pages_of(settings: Settings, monotonic: Callable[[], float]) -> AgentPages | None:
-    """Whose pages the dashboard shows, None if nobody's."""
-    named = settings.dashboard
-    if named.agents is None and named.qrm is None:
-        return None
-    return AgentPages(
-        agents=named.agents or (),
-        qrms=named.qrm or (),
-        token_file=str(named.token_file or ""),
-        tls=ssl.create_default_context(cafile=None if named.ca_file is None else str(named.ca_file)),
-        monotonic=monotonic,
-    )
-
-
 def refresh_config(settings: Settings) -> RefreshConfig:
     """What the tick needs, out of the settings."""
     refresh, judge = settings.refresh, settings.review
@@ -355,15 +340,15 @@ class Watcher:
         made = tuple(of_parts.values())
         self._renew = {section: each.renew for section, each in of_parts.items() if each.renew is not None}
         routes = [route for each in made for route in each.routes]
-        agent_pages = agent_pages_of(settings, self._clock.monotonic)
-        if agent_pages is not None:
-            routes += AgentRoutes(agent_pages).routes()
+        pages_of_agents = agent_pages.from_settings(settings)
+        if pages_of_agents is not None:
+            routes += AgentRoutes(pages_of_agents).routes()
         self.app = make_app(self, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes)
         self._pod_classes = tuple(each.pod_classes for each in made if each.pod_classes is not None)
         self.app.cleanup_ctx.extend([self._with_store, self._with_source, self._with_ticks])
         self.app.cleanup_ctx.extend(life for each in made for life in each.lives)
-        if agent_pages is not None:
-            self.app.cleanup_ctx.append(agent_pages.life)
+        if pages_of_agents is not None:
+            self.app.cleanup_ctx.append(pages_of_agents.life)
         self.app.cleanup_ctx.append(self._with_publisher)
         for collector in (collector for each in made for collector in each.collectors):
             self.telemetry.add(collector)

@@ -23,6 +23,7 @@ from tests.fakes.proc import FakeProc
 from tests.real.parts import REPOSITORY, free_port
 from tests.service import Service
 from tests.waiting import PATIENCE_SECONDS, wait_for
+from watcher.agent_places import AgentPlaces, NamedPlaces
 from watcher.providers.agent_pods import AgentPods
 from watcher.providers.base import PodFetch, ProviderError
 
@@ -258,7 +259,8 @@ def test_it_tells_a_watcher_what_pods_use(machine: Machine, kubelet: FakeKubelet
     token.write_text("secret\n")
 
     async def asked(address: str) -> PodFetch:
-        agents = AgentPods([address], token_file=str(token), timeout=PATIENCE_SECONDS)
+        places = AgentPlaces(NamedPlaces([address], key="agents.urls"))
+        agents = AgentPods(places, token_file=str(token), timeout=PATIENCE_SECONDS)
         try:
             return await agents.fetch(time.time())
         finally:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.agent.qrm.test_process import RESERVED, Qrm, the_seeds_machine
 from tests.agent.test_process import POD, AgentProcess, Machine, agent
+from tests.fakes.kube import PODS, FakeKube
 from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.service import FakeService, Live, Protection
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
@@ -21,7 +22,9 @@ from tests.real.parts import Prometheus
 from tests.service import Service
 from tests.test_demo import Demo, node_with
 from tests.waiting import wait_for
-from tests.watcher.test_agent_pages import a_dashboard, an_agent
+from tests.watcher.test_agent_pages import a_dashboard, an_agent, showing
+from tests.watcher.test_agent_places import listed, put, selected
+from watcher.agent_pages import Kind
 
 pytestmark = pytest.mark.real
 
@@ -311,6 +314,35 @@ def test_an_agent_of_another_version_is_told(light: Tab) -> None:
     with an_agent() as of_another, a_dashboard(of_another.port) as live:
         light.open(f"{url(live)}#/agents", shows="does not answer as this version knows it")
         light.wait_for("another version")
+        assert [] == light.errors()
+
+
+def test_an_address_that_has_no_agent_any_more_is_said_to_have_none(light: Tab) -> None:
+    """With who is on its node now; not another one in its place, as if nothing had happened."""
+    with FakeKube() as kube, an_agent() as one, showing({Kind.AGENT: selected(kube, port=one.port)}) as live:
+        put(kube, "old", "127.0.0.1", node="node-1")
+        put(kube, "other", "127.0.0.3", node="node-0")
+        shown = light.page.get_by_label("Shown")
+        light.open(f"{url(live)}#/agents/127.0.0.1%3A{one.port}", shows="does not answer as this version knows it")
+        assert f"agent on node-1 (127.0.0.1:{one.port})" == shown.locator("option:checked").inner_text()
+        kube.delete(PODS, "agents/old")
+        put(kube, "new", "127.0.0.2", node="node-1")
+        wait_for(lambda: f"127.0.0.2:{one.port}" in listed(live), what="the new one")
+        light.ask_now()
+        light.wait_for(f"There is no agent at 127.0.0.1:{one.port} now.")
+        assert f"127.0.0.1:{one.port} (not there)" == shown.locator("option:checked").inner_text()
+        assert [] == light.unfit()
+        light.page.get_by_role("link", name="agent on node-1").click()
+        light.wait_for("no answer from 127.0.0.2")
+        assert f"agent on node-1 (127.0.0.2:{one.port})" == shown.locator("option:checked").inner_text()
+
+        light.open(f"{url(live)}#/agents/10.9.9.9%3A1", shows="There is no agent at 10.9.9.9:1 now.")
+        for name in ("new", "other"):
+            kube.delete(PODS, f"agents/{name}")
+        wait_for(lambda: not listed(live), what="none to be left")
+        light.ask_now()
+        light.wait_for("agent, pods with app=agent,tier in (node) in agents: there is none")
+        assert [] == light.unfit()
         assert [] == light.errors()
 
 

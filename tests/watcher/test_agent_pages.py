@@ -1,7 +1,7 @@
 """The pages of agents through the service: those of the settings, to be looked at, and nothing else of anybody."""
 
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.fakes.service import Answer, FakeService, Live, Protection
-from watcher.agent_pages import AgentPages
+from tests.fakes.service import Answer, Live, Protection
+from watcher.agent_pages import AgentPages, Kind
+from watcher.agent_places import AgentPlaces, NamedPlaces, Source
 from watcher.api import openapi
 from watcher.api.agents import AgentRoutes
 from watcher.api.openapi import Operation
@@ -62,15 +63,22 @@ def a_dashboard(
     *agents: int, qrms: Sequence[int] = (), token_file: Path | None = None, protection: Protection | None = None
 ) -> Iterator[Live]:
     """A service that shows the agents at these ports."""
-    service = FakeService()
-    pages = AgentPages(
-        agents=[f"http://127.0.0.1:{port}" for port in agents],
-        qrms=[f"http://127.0.0.1:{port}" for port in qrms],
-        token_file=str(token_file or ""),
-        tls=ssl.create_default_context(),
-        monotonic=service.monotonic,
-    )
-    with Live(service, routes=AgentRoutes(pages).routes(), lives=[pages.life], protection=protection) as live:
+    named = {
+        Kind.AGENT: NamedPlaces([f"http://127.0.0.1:{port}" for port in agents], key="dashboard.agents"),
+        Kind.QRM: NamedPlaces([f"http://127.0.0.1:{port}" for port in qrms], key="dashboard.qrm"),
+    }
+    with showing(named, token_file=token_file, protection=protection) as live:
+        yield live
+
+
+@contextmanager
+def showing(
+    sources: Mapping[Kind, Source], *, token_file: Path | None = None, protection: Protection | None = None
+) -> Iterator[Live]:
+    """A service that shows those that these know of."""
+    places = {kind: AgentPlaces(source) for kind, source in sources.items()}
+    pages = AgentPages(places, token_file=str(token_file or ""), tls=ssl.create_default_context())
+    with Live(routes=AgentRoutes(pages).routes(), lives=[pages.life], protection=protection) as live:
         yield live
 
 
@@ -83,9 +91,10 @@ def test_those_of_the_settings_are_listed_with_their_pages() -> None:
     with a_dashboard(2021, qrms=[2022]) as live:
         assert {
             "agents": [
-                {"name": "127.0.0.1:2021", "kind": "agent", "pages": ["plan", "audit"]},
-                {"name": "127.0.0.1:2022", "kind": "qrm", "pages": ["state", "decisions"]},
-            ]
+                {"name": "127.0.0.1:2021", "kind": "agent", "node": None, "pages": ["plan", "audit"]},
+                {"name": "127.0.0.1:2022", "kind": "qrm", "node": None, "pages": ["state", "decisions"]},
+            ],
+            "troubles": [],
         } == live.ask("/api/v1/agents").json()
         assert live.ask("/api/v1/overview").json()["agents"]
 
@@ -172,13 +181,11 @@ def test_pages_need_our_token_once_one_is_set() -> None:
 
 
 def test_a_name_without_an_address_has_no_agents() -> None:
-    """A headless Service without pods is no error of ours."""
-    pages = AgentPages(
-        agents=["http://nobody.invalid:2021"],
-        qrms=[],
-        token_file="",
-        tls=ssl.create_default_context(),
-        monotonic=lambda: 0.0,
-    )
-    with Live(routes=AgentRoutes(pages).routes(), lives=[pages.life]) as live:
-        assert {"agents": []} == live.ask("/api/v1/agents").json()
+    """A headless Service without pods is no error of ours, and is told."""
+    named = {Kind.AGENT: NamedPlaces(["http://nobody.invalid:2021"], key="dashboard.agents")}
+    with showing(named) as live:
+        document = live.ask("/api/v1/agents").json()
+    (trouble,) = document["troubles"]
+    assert ([], "agent", "nobody.invalid:2021") == (document["agents"], trouble["kind"], trouble["of"])
+    assert "the name has no address" == trouble["message"]
+    assert "dashboard.agents is to name" in trouble["hint"]

@@ -10,7 +10,7 @@ from aiohttp import hdrs, web
 
 from watcher.agent_pages import PAGES, AgentError, AgentPages
 from watcher.api.openapi import Answer, Operation, Parameter, failure
-from watcher.api.parameters import nearest, query_values, shown
+from watcher.api.parameters import query_values, shown
 from watcher.api.responses import json_response
 from watcher.api.routing import JSON, Access, ApiError, Route
 
@@ -18,17 +18,29 @@ PATH = "/api/v1/agents"
 
 
 class AgentEntry(msgspec.Struct):
-    """One that may be asked, with the names of its pages."""
+    """One that may be asked, with the names of its pages. `node` is null where nobody tells of it: the Kubernetes API
+    does of pods, a name's addresses have none."""
 
     name: str
     kind: str
+    node: str | None
     pages: list[str]
 
 
+class AgentTrouble(msgspec.Struct):
+    """Why some of a kind, or all of them, are not among those that may be asked: `of` is the name or the selection."""
+
+    kind: str
+    of: str
+    message: str
+    hint: str
+
+
 class AgentsDocument(msgspec.Struct):
-    """Body of /api/v1/agents, by kind and name."""
+    """Body of /api/v1/agents, by kind, node and name."""
 
     agents: list[AgentEntry]
+    troubles: list[AgentTrouble]
 
 
 class AgentRoutes:
@@ -61,8 +73,17 @@ class AgentRoutes:
         """Who may be asked, and for what."""
         query_values(request.rel_url.raw_query_string, known=())
         known = await self._agents.known()
-        entries = [AgentEntry(each.name, each.kind.value, list(PAGES[each.kind])) for each in known]
-        return json_response(AgentsDocument(entries))
+        entries = [
+            AgentEntry(each.name, kind.value, each.node or None, list(PAGES[kind]))
+            for kind, found in known.items()
+            for each in sorted(found.places, key=lambda place: (place.node, place.name))
+        ]
+        troubles = [
+            AgentTrouble(kind.value, each.where, each.message, each.hint)
+            for kind, found in known.items()
+            for each in found.troubles
+        ]
+        return json_response(AgentsDocument(entries, troubles))
 
     async def page(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """A page, as it comes."""
@@ -78,11 +99,11 @@ class AgentRoutes:
 
     async def _nobody(self, name: str, page: str) -> ApiError:
         known = await self._agents.known()
-        pages = [page for each in known if each.name == name for page in PAGES[each.kind]]
+        names = {each.name: kind for kind, found in known.items() for each in found.places}
+        pages = PAGES[names[name]] if name in names else ()
         if pages:
             return ApiError(
                 404, "not_found", f"{shown(name)} has no page {shown(page)!r}", f"it has: {', '.join(pages)}"
             )
-        near = nearest(name, [each.name for each in known])
-        hint = f"did you mean {near}?" if near else f"{PATH} lists those of [dashboard]"
+        hint = f"{PATH} lists those that there are now; a pod that is made anew has another address"
         return ApiError(404, "not_found", f"there is no agent {shown(name)!r}", hint)

@@ -7,8 +7,8 @@ say what it means.
 `results` is what a check may say, `examination` runs the checks of the table below, `pages` writes them down. The rest
 are checks: `surroundings` (settings, environment), `listening` (port, a running service), `database`, `source` (the
 provider and its samples), `pods` (what they use), `cluster` (Kubernetes: access, permissions, names of nodes),
-`scheduler` (the configuration of kube-scheduler, with `extenders`, `plugins` and `circles`). What other packages look
-at (`agent.doctor`) the command line adds to the table.
+`dashboard` (whose pages it shows), `scheduler` (the configuration of kube-scheduler, with `extenders`, `plugins` and
+`circles`). What other packages look at (`agent.doctor`) the command line adds to the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from watcher import __version__
-from watcher.doctor import cluster, database, listening, pods, scheduler, source, surroundings
+from watcher.doctor import cluster, dashboard, database, listening, pods, scheduler, source, surroundings
 from watcher.doctor.examination import Check, Examination, chosen, examine
 from watcher.doctor.results import Report, Result, Status
 
@@ -39,6 +39,7 @@ CHECKS = (
     Check("kubernetes", cluster.kubernetes, needs=("settings",)),
     Check("permissions", cluster.permissions, needs=("kubernetes",)),
     Check("nodes", cluster.nodes, needs=("source", "kubernetes")),
+    Check("dashboard", dashboard.dashboard, needs=("settings",)),
     Check("scheduler", scheduler.scheduler, after=("settings", "service")),
 )
 """All checks, in the order in which they are told."""

@@ -7,11 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from watcher import directory
+from watcher.agent_places import SERVING_PODS
 from watcher.doctor.examination import Examination
 from watcher.doctor.results import NAMED_AT_MOST, Result, count, fail, ok, skipped, some, some_of, warn
 from watcher.doctor.source import Visit, addresses_among
 from watcher.doctor.surroundings import IN_CLUSTER
-from watcher.kube import LEASES, NODE_METRICS, NODES, PODS, KubeClient, KubeError, Resource, find_access, missing_rule
+from watcher.kube import (
+    LEASES,
+    NODE_METRICS,
+    NODES,
+    PODS,
+    KubeClient,
+    KubeError,
+    Resource,
+    find_access,
+    missing_rule,
+    own_namespace,
+)
 from watcher.names import STRENGTH, NodeIndex
 from watcher.names import told as in_words
 from watcher.node_metric_objects import WRITTEN
@@ -19,6 +31,7 @@ from watcher.node_metric_publisher import LEASE, lease_namespace
 from watcher.providers.metrics_server_pods import PLACED_PODS, POD_METRICS
 from watcher.settings import Settings
 
+PAGES = "the pages of agents in the dashboard (dashboard.agent_pods, qrm_pods)"
 LABEL_CURE = (
     "set provider.node_label to the label that has the node's name, or relabel __meta_kubernetes_pod_node_name to node "
     "at the scrape (docs/prometheus.md)"
@@ -60,7 +73,7 @@ def rights(found: Settings, environ: Mapping[str, str]) -> Sequence[Right]:
     """What these settings have us do with the Kubernetes API (docs/kubernetes.md)."""
     source = found.provider.name == "metrics-server"
     names, must_name = directory.wanted(found, environ=environ), found.kubernetes.node_names == "on"
-    needed = [*_of_the_extender(found.parts.get("scheduler", {})), *_of_node_metrics(found)]
+    needed = [*_of_the_extender(found.parts.get("scheduler", {})), *_of_node_metrics(found), *_of_agents(found)]
     if source:
         needed.append(Right("list", NODE_METRICS, "the load of the nodes"))
     if source or names:
@@ -69,7 +82,7 @@ def rights(found: Settings, environ: Mapping[str, str]) -> Sequence[Right]:
         needed.append(
             Right("watch", NODES, "changes of the nodes; without it they are listed once a minute", vital=False)
         )
-    if source and found.refresh.pods != "off" and found.agents.urls is None:
+    if source and found.refresh.pods != "off" and not found.agents.named:
         must = found.refresh.pods == "on"
         purpose = "what pods use" if must else "what pods use, if anybody asks (refresh.pods)"
         needed += [
@@ -111,6 +124,19 @@ def _of_node_metrics(found: Settings) -> Iterator[Right]:
     yield Right("create", LEASES, purpose, namespace=namespace)
     for verb in ("get", "patch"):
         yield Right(verb, LEASES, purpose, namespace=namespace, name=LEASE)
+
+
+def _of_agents(found: Settings) -> Iterator[Right]:
+    """What it takes to find the pods of agents by their labels."""
+    must = found.refresh.pods == "on"
+    asked = found.agents.pods if found.refresh.pods != "off" else None
+    shown = found.dashboard.agent_pods, found.dashboard.qrm_pods
+    selections = (asked, "agents that tell of pods (agents.pods)", must), *((each, PAGES, False) for each in shown)
+    for selection, purpose, vital in selections:
+        if selection is not None:
+            for verb in ("list", "watch"):
+                namespace = selection.namespace or own_namespace()
+                yield Right(verb, SERVING_PODS, purpose, vital=vital, namespace=namespace)
 
 
 async def kubernetes(examination: Examination) -> Sequence[Result]:
@@ -172,7 +198,9 @@ async def permissions(examination: Examination) -> Sequence[Result]:
 def _missing(purpose: str, missing: Sequence[Right]) -> Result:
     """One line for all rights that serve the same."""
     told = f"this account may not {', '.join(right.shown for right in missing)}, which is for {purpose}"
-    rules = (missing_rule(right.verb, right.what, group=right.resource.group) for right in missing)
+    rules = (
+        missing_rule(right.verb, right.what, group=right.resource.group, namespace=right.namespace) for right in missing
+    )
     return (fail if any(right.vital for right in missing) else warn)(told, " ".join(rules))
 
 

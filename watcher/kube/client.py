@@ -63,10 +63,12 @@ DONE = (200, 201, 202)
 @dataclass(frozen=True, slots=True)
 class Selector:
     """Which objects of a resource: all, or those that the server's `fields` ("spec.nodeName=node-1") and `labels`
-    ("app=web,tier!=test") select. What the server knows of fields depends on the resource; it refuses others."""
+    ("app=web,tier!=test") select. What the server knows of fields depends on the resource; it refuses others. Those of
+    one `namespace` are asked for there, where a Role is enough."""
 
     fields: str = ""
     labels: str = ""
+    namespace: str = ""
 
     def parameters(self) -> dict[str, str]:
         """As the API takes them."""
@@ -90,8 +92,8 @@ class PatchKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A request: who may send it is decided by `verb`, the resource and its `subresource`. `silence` is how long its
-    answer may pause, by default as long as it may take."""
+    """A request: who may send it is decided by `verb`, the resource, its `subresource`, and the `namespace` if it is
+    about one alone. `silence` is how long its answer may pause, by default as long as it may take."""
 
     resource: Resource[Any]
     verb: str
@@ -102,6 +104,7 @@ class _Call:
     body: object = None
     content_type: str = "application/json"
     silence: float | None = None
+    namespace: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -140,17 +143,18 @@ class KubeClient:
         """All objects of a resource that are selected, in pages. A list that expires between two pages is asked for
         again, then whole, since that cannot expire. Raises KubeError."""
         try:
-            return await self._list(resource, {**selector.parameters(), "limit": str(page)})
+            return await self._list(resource, {**selector.parameters(), "limit": str(page)}, selector.namespace)
         except KubeGone:
             log.debug("the list of %s expired between two pages", resource.full_name)
-            return await self._list(resource, selector.parameters())
+            return await self._list(resource, selector.parameters(), selector.namespace)
 
-    async def _list(self, resource: Resource[ItemT], parameters: Mapping[str, str]) -> Listing[ItemT]:
+    async def _list(self, resource: Resource[ItemT], parameters: Mapping[str, str], namespace: str) -> Listing[ItemT]:
         items: list[ItemT] = []
         unread: dict[str, str] = {}
         more = ""
         while True:
-            page, problems = await self._page(resource, {**parameters, **({"continue": more} if more else {})})
+            following = {"continue": more} if more else {}
+            page, problems = await self._page(resource, {**parameters, **following}, namespace)
             items += page.items or ()
             unread |= problems
             more = page.metadata.more
@@ -158,10 +162,11 @@ class KubeClient:
                 return Listing(tuple(items), page.metadata.resource_version, unread)
 
     async def _page(
-        self, resource: Resource[ItemT], parameters: Mapping[str, str]
+        self, resource: Resource[ItemT], parameters: Mapping[str, str], namespace: str = ""
     ) -> tuple[ObjectList[ItemT], Mapping[str, str]]:
         async with self._translated(resource):
-            body = await self._ask(_Call(resource, "list", resource.path, parameters=parameters))
+            path = resource.path_in(namespace)
+            body = await self._ask(_Call(resource, "list", path, namespace=namespace, parameters=parameters))
             if len(body) > LARGE_BODY:
                 return await asyncio.to_thread(read_large_page, body, resource=resource)
             decoder = self._decoders.setdefault(resource.item, list_decoder(resource.item))
@@ -194,7 +199,8 @@ class KubeClient:
             "timeoutSeconds": str(seconds),
         }
         decoder = msgspec.json.Decoder(resource.item)
-        call = _Call(resource, "watch", resource.path, parameters=parameters, silence=seconds + SILENCE_S)
+        path, silence = resource.path_in(selector.namespace), seconds + SILENCE_S
+        call = _Call(resource, "watch", path, namespace=selector.namespace, parameters=parameters, silence=silence)
         async with (
             self._translated(resource),
             self._connected() as connection,
@@ -375,6 +381,7 @@ async def _read_failure(response: aiohttp.ClientResponse, call: _Call, *, privat
         verb=call.verb,
         resource=call.resource,
         subresource=call.subresource,
+        namespace=call.namespace,
         retry_after=response.headers.get("Retry-After"),
     )
 

@@ -146,15 +146,17 @@ def error_of(
     verb: str,
     resource: Resource[Any],
     subresource: str = "",
+    namespace: str = "",
     retry_after: str | None = None,
 ) -> KubeError:
-    """The error for an answer with this HTTP status (or with this code in a watch) to `verb` on `resource`.
-    `retry_after` is the header of that name."""
+    """The error for an answer with this HTTP status (or with this code in a watch) to `verb` on `resource`, on that of
+    `namespace` if one was asked. `retry_after` is the header of that name."""
     what = f"{resource.plural}/{subresource}" if subresource else resource.plural
     full = f"{what}.{resource.group}" if resource.group else what
     said = f"it will not {verb} {full} ({code} {status.reason}".rstrip() + f"): {status.message}"
     details = status.details or Details()
-    kind, hint = _kind_and_hint(code, status, details, verb=verb, what=what, resource=resource)
+    rule = missing_rule(verb, what, group=resource.group, namespace=namespace)
+    kind, hint = _kind_and_hint(code, status, details, rule=rule, resource=resource)
     return kind(
         said,
         hint=hint,
@@ -165,13 +167,13 @@ def error_of(
 
 
 def _kind_and_hint(
-    code: int, status: Status, details: Details, *, verb: str, what: str, resource: Resource[Any]
+    code: int, status: Status, details: Details, *, rule: str, resource: Resource[Any]
 ) -> tuple[type[KubeError], str]:
     if code == 401:
         hint = "Its credentials are not known here: is the token or the client certificate expired, or of another one?"
         return KubeUnauthorized, hint
     if code == 403:
-        return KubeForbidden, missing_rule(verb, what, group=resource.group)
+        return KubeForbidden, rule
     if code == 404 and not details.name:
         kubernetes = status.kind == "Status" or status.message == PAGE_NOT_FOUND  # and not something before it
         return KubeNoApi if kubernetes else KubeNotFound, f"Does this cluster have {resource.group_version}?"
@@ -188,9 +190,10 @@ def _seconds(text: str | int | None) -> float | None:
     return min(seconds, LONGEST_WAIT_S) if seconds > 0 else None
 
 
-def missing_rule(verb: str, what: str, *, group: str) -> str:
-    """What to do about a right that this account lacks: the rule for its ClusterRole. `what` is a resource, with its
-    subresource if it is one."""
+def missing_rule(verb: str, what: str, *, group: str, namespace: str = "") -> str:
+    """What to do about a right that this account lacks: the rule for its ClusterRole, or for its Role in `namespace`.
+    `what` is a resource, with its subresource if it is one."""
     rule = f'{{apiGroups: ["{group}"], resources: ["{what}"], verbs: ["{verb}"]}}'
     full = f"{what}.{group}" if group else what
-    return f"The account lacks the verb {verb} on {full}: bind it a ClusterRole with the rule {rule}."
+    where, role = (f" in the namespace {namespace}", "a Role there") if namespace else ("", "a ClusterRole")
+    return f"The account lacks the verb {verb} on {full}{where}: bind it {role} with the rule {rule}."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
@@ -19,9 +19,9 @@ import aiohttp
 import msgspec
 import numpy as np
 from aiohttp import hdrs
-from yarl import URL
 
 from watcher import __version__
+from watcher.agent_places import AgentPlaces, Place, Trouble, places_of
 from watcher.bodies import read_at_most
 from watcher.findings import some_of
 from watcher.model import Finding, FindingKind, Remedy
@@ -37,7 +37,7 @@ from watcher.providers.base import (
     ProviderUnreachable,
 )
 from watcher.providers.exchange import bearer, translated
-from watcher.resolving import addresses_of, get_from
+from watcher.resolving import get_from
 
 if TYPE_CHECKING:
     from watcher.settings import Settings
@@ -48,7 +48,9 @@ AT_ONCE = 64
 """Agents that are asked at a time."""
 BUDGET_S = 15.0
 """So long all of them together have: a fourth of the minute until they are asked again."""
-UNHEARD = "Do the agents listen at their pods' addresses (agent.metrics_host), and are agents.urls and ca_file right?"
+UNHEARD = (
+    "Do the agents listen at their pods' addresses (agent.metrics_host), and are port and ca_file of [agents] right?"
+)
 LARGEST = 4 << 20
 """Bytes of an answer: two hundred pods are 30 kB."""
 
@@ -77,19 +79,20 @@ _ANSWER = msgspec.json.Decoder(PodsOfNode)
 
 @dataclass(slots=True)
 class _Told:
-    """What the agents said so far, and why others said nothing, by address."""
+    """What the agents said so far, why others said nothing, by address, and why some are not even known."""
 
+    unknown: tuple[Trouble, ...]
     answers: list[PodsOfNode] = field(default_factory=list)
     silent: dict[str, ProviderError] = field(default_factory=dict)
 
 
 class AgentPods:
-    """The agents at `urls`, each name standing for all of its addresses. `timeout` (seconds) is for one of them,
-    `budget` for all; `at_once` are asked at a time."""
+    """The agents at `places`. `timeout` (seconds) is for one of them, `budget` for all; `at_once` are asked at a
+    time."""
 
     def __init__(
         self,
-        urls: Sequence[str],
+        places: AgentPlaces,
         *,
         token_file: str = "",
         ca_file: str = "",
@@ -97,7 +100,7 @@ class AgentPods:
         budget: float = BUDGET_S,
         at_once: int = AT_ONCE,
     ) -> None:
-        self._urls = [URL(url) for url in urls]
+        self._places = places
         self._token_file = token_file
         self._ca_file = ca_file
         self._timeout = timeout
@@ -107,6 +110,7 @@ class AgentPods:
 
     async def close(self) -> None:
         """Hang up."""
+        await self._places.close()
         if self._session is not None:
             await self._session.close()
 
@@ -115,17 +119,18 @@ class AgentPods:
         do know of no pod."""
         session = self._open()
         headers = bearer("agents.token_file", self._token_file)
-        told = _Told()
-        waiting = iter(await self._places(told))
+        found = await self._places.find()
+        told = _Told(found.troubles)
+        waiting = iter(found.places)
         try:
             async with asyncio.timeout(self._budget), asyncio.TaskGroup() as asking:
                 for _ in range(self._at_once):
                     asking.create_task(self._ask_on(session, waiting, headers, told))
         except TimeoutError:
             late = ProviderUnreachable(f"its turn did not come within {self._budget:g} s", hint=UNHEARD)
-            told.silent |= {_place(url, address): late for url, address in waiting}
+            told.silent |= {place.name: late for place in waiting}
         if not told.answers:
-            raise _worst(told.silent)
+            raise _worst(told)
         fetch = await asyncio.to_thread(read_pods, told.answers, _findings(told, now))
         if not fetch.usage.pods:
             raise NoPodUsage(f"{len(told.answers)} node agents answer, and none of them knows of a pod")
@@ -145,40 +150,25 @@ class AgentPods:
             )
         return self._session
 
-    async def _places(self, told: _Told) -> list[tuple[URL, str]]:
-        """Each address of each name, once; a name that has none is silent."""
-        found: dict[tuple[URL, str], None] = {}
-        for url in self._urls:
-            try:
-                addresses: Collection[str] = await addresses_of(url)
-            except (OSError, UnicodeError):
-                hint = "agents.urls is to name the headless Service of the agents, whose pods must be ready."
-                told.silent[url.authority] = ProviderUnreachable("the name has no address", hint=hint)
-                continue
-            found.update(dict.fromkeys((url, address) for address in addresses))
-        return list(found)
-
     async def _ask_on(
-        self, session: aiohttp.ClientSession, waiting: Iterator[tuple[URL, str]], headers: dict[str, str], told: _Told
+        self, session: aiohttp.ClientSession, waiting: Iterator[Place], headers: dict[str, str], told: _Told
     ) -> None:
         """One agent after the other, until there are no more."""
-        for url, address in waiting:
-            place = _place(url, address)
+        for place in waiting:
             try:
-                told.answers.append(await self._ask(session, url, address, headers))
+                told.answers.append(await self._ask(session, place, headers))
             except ProviderError as error:
-                told.silent[place] = error
+                told.silent[place.name] = error
             except (aiohttp.ClientError, OSError) as error:
-                told.silent[place] = ProviderUnreachable(
-                    str(translated(error, tls=url.scheme == "https")), hint=UNHEARD
+                told.silent[place.name] = ProviderUnreachable(
+                    str(translated(error, tls=place.url.scheme == "https")), hint=UNHEARD
                 )
             except asyncio.CancelledError:
-                told.silent[place] = ProviderUnreachable("it does not answer in time", hint=UNHEARD)
+                told.silent[place.name] = ProviderUnreachable("it does not answer in time", hint=UNHEARD)
                 raise
 
-    async def _ask(self, session: aiohttp.ClientSession, url: URL, address: str, headers: dict[str, str]) -> PodsOfNode:
-        target = url.with_host(address).with_path(PATH)
-        async with get_from(session, target, of=url, headers=headers) as response:
+    async def _ask(self, session: aiohttp.ClientSession, place: Place, headers: dict[str, str]) -> PodsOfNode:
+        async with get_from(session, place.url.with_path(PATH), of=place.of, headers=headers) as response:
             body = await read_at_most(response.content, LARGEST)
             if response.status in (401, 403):
                 raise ProviderRefused(
@@ -192,32 +182,33 @@ class AgentPods:
             return _ANSWER.decode(body)
         except msgspec.DecodeError as error:
             raise ProviderMalformed(
-                f"its answer is not an agent's: {error}", hint="Is another service on the port in agents.urls?"
+                f"its answer is not an agent's: {error}", hint="Is another service on that port? [agents] names it."
             ) from None
 
 
-def _place(url: URL, address: str) -> str:
-    """One agent, as it is told of."""
-    return url.with_host(address).authority
-
-
-def _worst(silent: dict[str, ProviderError]) -> ProviderError:
-    """Of agents that are all silent, why the first is."""
-    place = min(silent)
-    error = silent[place]
-    return type(error)(f"none of {len(silent)} node agents tells of pods; {place}: {error}", hint=error.hint)
+def _worst(told: _Told) -> ProviderError:
+    """Where nobody answers, why the first is silent, or is not known."""
+    if not told.silent:
+        trouble = told.unknown[0]
+        kind = ProviderRefused if trouble.refused else ProviderUnreachable
+        return kind(f"no node agent is known; {trouble.where}: {trouble.message}", hint=trouble.hint)
+    place = min(told.silent)
+    error = told.silent[place]
+    return type(error)(f"none of {len(told.silent)} node agents tells of pods; {place}: {error}", hint=error.hint)
 
 
 def _findings(told: _Told, now: float) -> tuple[Finding, ...]:
-    """One for all that are silent."""
-    if not told.silent:
+    """One for all that are silent or not known."""
+    reasons = [f"{each.where}: {each.message}. {each.hint}" for each in told.unknown]
+    if told.silent:
+        place = min(told.silent)
+        error = told.silent[place]
+        every = len(told.answers) + len(told.silent)
+        what = f"{len(told.silent)} of {every} node agents tell nothing of pods ({some_of(told.silent)})"
+        reasons.insert(0, f"{what}; {place}: {error}. {error.hint}".rstrip())
+    if not reasons:
         return ()
-    place = min(told.silent)
-    error = told.silent[place]
-    every = len(told.answers) + len(told.silent)
-    what = f"{len(told.silent)} of {every} node agents tell nothing of pods ({some_of(told.silent)})"
-    reason = f"{what}; {place}: {error}. {error.hint}"
-    return (Finding(FindingKind.QUERY_FAILED, "", PODS, now, reason.rstrip(), Remedy.LEFT_OUT),)
+    return (Finding(FindingKind.QUERY_FAILED, "", PODS, now, " ".join(reasons), Remedy.LEFT_OUT),)
 
 
 def read_pods(answers: Iterable[PodsOfNode], findings: tuple[Finding, ...]) -> PodFetch:
@@ -276,10 +267,11 @@ class WithAgents:
 def with_agents(provider: Provider, settings: Settings) -> Provider:
     """The source of nodes, with pods from the agents where the settings say so."""
     agents = settings.agents
-    if agents.urls is None:
+    places = places_of(settings, urls={"agents.urls": agents.urls}, pods={"agents.pods": agents.pods})
+    if places is None:
         return provider
     asked = AgentPods(
-        agents.urls,
+        places,
         token_file=str(agents.token_file or ""),
         ca_file=str(agents.ca_file or ""),
         timeout=agents.timeout,

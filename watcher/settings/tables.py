@@ -18,9 +18,10 @@ from typing import Any
 
 from watcher import model
 from watcher.collect_policy import SHORTEST_INTERVAL_S, SHORTEST_PERIOD_S, PolicyPart, PolicyRule
+from watcher.pod_selection import PodSelection
 from watcher.providers.influxdb_plans import DIALECTS
 from watcher.providers.prometheus_matchers import Matcher, parse_matchers
-from watcher.settings import values
+from watcher.settings import selections, values
 from watcher.settings.values import Kind, Secret
 
 MINUTE = 60.0
@@ -783,6 +784,15 @@ class AgentsSettings(Table):
             example='["http://load-watcher-agent:2023"]',
         ),
     )
+    pods: PodSelection | None = field(
+        default=None,
+        metadata=about(
+            selections.pods(port=2023),
+            "The pods of the agents, by label: those that run and are ready are asked at their addresses. namespace: "
+            "not set, our own. tls_server_name: whom their certificates are for; not set, they are asked by http.",
+            example='{ selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }',
+        ),
+    )
     token_file: Path | None = field(
         default=None,
         metadata=about(
@@ -796,6 +806,11 @@ class AgentsSettings(Table):
         default=3.0, metadata=about(values.duration(lowest=0.1, highest=10), "How long one agent has to answer.")
     )
 
+    @property
+    def named(self) -> bool:
+        """Whether there are any, so that pods are asked of them."""
+        return self.urls is not None or self.pods is not None
+
 
 @dataclass(frozen=True, repr=False)
 class DashboardSettings(Table):
@@ -807,8 +822,16 @@ class DashboardSettings(Table):
         metadata=about(
             values.several(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
             "Agents whose plan and audit are shown. A name stands for all of its addresses, as that of a headless "
-            "Service does, whose selector says by which label pods are found.",
+            "Service does.",
             example='["http://load-watcher-agent:2023"]',
+        ),
+    )
+    agent_pods: PodSelection | None = field(
+        default=None,
+        metadata=about(
+            selections.pods(port=2023),
+            "The same by label, as agents.pods. They are shown with their nodes.",
+            example='{ selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }',
         ),
     )
     qrm: tuple[str, ...] | None = field(
@@ -817,6 +840,14 @@ class DashboardSettings(Table):
             values.several(_PEER, called='addresses, like ["http://load-watcher-qrm:2024"]'),
             "QoS Resource Managers whose pools and CPUs are shown, likewise.",
             example='["http://load-watcher-qrm:2024"]',
+        ),
+    )
+    qrm_pods: PodSelection | None = field(
+        default=None,
+        metadata=about(
+            selections.pods(port=2024),
+            "The same by label, as agents.pods.",
+            example='{ selector = "app.kubernetes.io/name=load-watcher-qrm", namespace = "load-watcher-qrm" }',
         ),
     )
     token_file: Path | None = field(

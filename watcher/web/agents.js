@@ -7,58 +7,82 @@ import { cpusOf, socketsOf } from "./cpus.js";
 
 const MOST = 100;
 
-export function agentsView(app) {
-  const tools = el("div.tools"), place = el("div.stack");
-  const root = el("div.stack", {}, tools, place);
-  let agents = null, built = "";
+const KINDS = { agent: "agent", qrm: "QoS Resource Manager" };
 
-  const chosen = () => agents?.find((each) => each.name === app.argument) ?? agents?.[0];
+export function agentsView(app) {
+  const tools = el("div.tools"), troubles = el("div.stack"), place = el("div.stack");
+  const root = el("div.stack", {}, tools, troubles, place);
+  const wanted = app.argument;
+  let agents = [], built = "", last = null;
+
+  /** The one in the address, undefined where there is none of that name; without a name the first. */
+  const chosen = () => (wanted ? agents.find(({ name }) => name === wanted) : agents[0]);
 
   function update() {
     if (app.state.overview && !app.state.overview.agents) {
-      root.replaceChildren(told("No agents are configured.", "[dashboard] agents and qrm in the settings name them: docs/dashboard.md."));
+      root.replaceChildren(told("No agents are configured.", "[dashboard] agents, agent_pods, qrm and qrm_pods in the settings name them: docs/dashboard.md."));
     }
   }
 
-  function build() {
-    const now = JSON.stringify(agents);
+  function build(found) {
+    const now = JSON.stringify(found);
     if (built === now) return;
     built = now;
-    tools.replaceChildren(agents.length
-      ? select("Shown", agents.map(({ name, kind }) => [name, `${kind === "qrm" ? "QoS Resource Manager" : "agent"} at ${name}`]), chosen().name,
-        (name) => { location.hash = `#/agents/${encodeURIComponent(name)}`; })
-      : told("The names of [dashboard] have no address now.", "Are there pods behind that Service, and are they ready?"));
+    agents = found.agents;
+    const options = agents.map((each) => [each.name, called(each)]);
+    if (wanted && !chosen()) options.unshift([wanted, `${wanted} (not there)`]);
+    tools.replaceChildren(...(options.length
+      ? [select("Shown", options, chosen()?.name ?? wanted, (name) => { location.hash = addressOf(name); })] : []));
+    troubles.hidden = !found.troubles.length;
+    troubles.replaceChildren(...found.troubles.map(({ kind, of, message, hint }) => told(`${KINDS[kind]}, ${of}: ${message}`, hint)));
+  }
+
+  /** What is said of one that is not there, or not any more: there may be a new one on its node. */
+  function gone() {
+    if (!wanted) return [];
+    const heir = last?.node && agents.find(({ kind, node }) => kind === last.kind && node === last.node);
+    return [
+      told(`There is no agent at ${wanted} now.`, "A pod that is made anew has another address."),
+      ...(heir ? [el("p", {}, "Now on its node: ", el("a", { href: addressOf(heir.name) }, called(heir)))] : []),
+    ];
   }
 
   /** What cannot be drawn, an answer of another version say, is told and not thrown. */
-  function drawn(...pages) {
+  function drawn({ name, kind }, pages) {
     try {
-      return chosen().kind === "qrm" ? qrm(...pages) : agent(...pages);
+      return kind === "qrm" ? qrm(...pages) : agent(...pages);
     } catch (error) {
-      return [told(`${chosen().name} does not answer as this version knows it: ${error.message}`, "Has it another version, or is it another service?")];
+      return [told(`${name} does not answer as this version knows it: ${error.message}`, "Has it another version, or is it another service?")];
     }
-  }
-
-  async function page(name) {
-    return (await ask(`api/v1/agents/${encodeURIComponent(chosen().name)}/${name}`)).body;
   }
 
   return {
     title: "Agents", root, update,
     async refresh() {
       if (!app.state.overview?.agents) return;
-      agents = (await ask("api/v1/agents")).body.agents;
-      build();
-      if (!chosen()) return;
+      build((await ask("api/v1/agents")).body);
+      const one = chosen();
+      if (!one) {
+        renew(place, ...gone());
+        return;
+      }
+      last = one;
       try {
-        const pages = await Promise.all((chosen().kind === "qrm" ? ["state", "decisions"] : ["plan", "audit"]).map(page));
-        renew(place, ...drawn(...pages));
+        const pages = one.kind === "qrm" ? ["state", "decisions"] : ["plan", "audit"];
+        const answers = await Promise.all(pages.map((page) => ask(`api/v1/agents/${encodeURIComponent(one.name)}/${page}`)));
+        renew(place, ...drawn(one, answers.map(({ body }) => body)));
       } catch (error) {
         if (!(error instanceof ApiError) || !error.status) throw error;
         place.replaceChildren(told(error.message, error.hint));
       }
     },
   };
+}
+
+const addressOf = (name) => `#/agents/${encodeURIComponent(name)}`;
+
+function called({ kind, name, node }) {
+  return node ? `${KINDS[kind]} on ${node} (${name})` : `${KINDS[kind]} at ${name}`;
 }
 
 // --- an agent ----------------------------------------------------------------------------------------------------

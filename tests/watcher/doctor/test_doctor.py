@@ -149,7 +149,7 @@ def test_text_is_a_line_for_each_result_whatever_its_length(source: list[str]):
     assert len(series) > 80
     assert "skipped scheduler    no scheduler configuration is named" in lines
     assert "                     cure: give one with --scheduler-config FILE to have it read" in lines
-    assert " 0 warnings, 0 failed, 8 skipped" in lines[-1]
+    assert " 0 warnings, 0 failed, 9 skipped" in lines[-1]
 
 
 def test_a_terminal_gets_colours_and_its_width(tmp_path: Path):
@@ -631,6 +631,30 @@ def test_rights_for_node_metrics_are_those_of_who_writes_and_who_reads_them(tmp_
     assert [("create", "here", ""), ("get", "here", LEASE), ("patch", "here", LEASE)] == [
         (about["verb"], about["namespace"], about.get("name", "")) for about in asked
     ]
+
+
+def test_agents_by_label_are_found_or_it_is_said_why_not(tmp_path: Path):
+    """Those that the dashboard shows, and the rights that it takes, in that namespace alone."""
+    selection = '{ selector = "app=agent", namespace = "agents" }'
+    (tmp_path / "s.toml").write_text(f"[dashboard]\nagent_pods = {selection}\nqrm_pods = {selection}\n")
+    with FakeKube() as server:
+        status = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+        server.pod("agents/a", node="node-1", status=status, metadata={"labels": {"app": "agent"}})
+        server.pod("agents/b", node="node-2", phase="Pending", metadata={"labels": {"app": "agent"}})
+        only = ("--set", "refresh.pods=off", "--only", "dashboard", "--only", "permissions")
+        said = kube(server, "--config", "s.toml", *only)
+        server.forbidden = {("list", PODS)}
+        refused = kube(server, "--config", "s.toml", *only)
+        reviews = [each.body["spec"]["resourceAttributes"] for each in server.asked if each.verb == "create"]
+    said.one("dashboard", "ok", "1 agent can be shown: node-1 (10.0.0.1:2023)")
+    said.one("dashboard", "ok", "1 QoS Resource Manager can be shown: node-1 (10.0.0.1:2024)")
+    said.one(
+        "dashboard", "warn", "agent, pods with app=agent in agents: 1 of 2 cannot be asked", "b on node-2 is Pending"
+    )
+    refused.one("dashboard", "warn", "agent, pods with app=agent in agents: ", "it will not list pods (403")
+    missing = refused.one("permissions", "warn", "may not list pods, ", "the pages of agents in the dashboard")
+    assert "on pods in the namespace agents: bind it a Role there" in missing.cure
+    assert {"agents"} == {each.get("namespace") for each in reviews if each["resource"] == "pods" and not each["group"]}
 
 
 def test_metrics_server_is_not_installed_or_not_ready():

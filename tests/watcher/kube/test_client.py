@@ -58,8 +58,9 @@ TYPED = Resource("slo.koordinator.sh", "v1alpha1", "nodemetrics", Typed)
         (Selector(fields="spec.nodeName=node-1,status.phase!=Failed"), ["default/a"]),
         (Selector(labels="app in (web, api),tier!=test"), ["default/a"]),
         (Selector(fields="metadata.namespace=shop", labels="!app"), ["shop/c"]),
+        (Selector(labels="app=web", namespace="default"), ["default/a", "default/b"]),
     ],
-    ids=["all", "a node's", "and not failed", "labels", "both"],
+    ids=["all", "a node's", "and not failed", "labels", "both", "a namespace's"],
 )
 def test_a_selection_is_the_servers(selector: Selector, names: list[str]):
     """Only what was selected crosses the wire, page by page."""

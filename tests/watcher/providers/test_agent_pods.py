@@ -16,11 +16,15 @@ import pytest
 from aiohttp import web
 
 from tests.conftest import RunService
+from tests.fakes.kube import FakeKube
 from tests.fakes.service import Live
 from tests.fakes.sources import MemorySource
+from watcher.agent_places import AgentPlaces, NamedPlaces, SelectedPods
 from watcher.api.openapi import Operation
 from watcher.api.routing import Route
+from watcher.kube import Access, KubeClient
 from watcher.model import FindingKind
+from watcher.pod_selection import PodSelection
 from watcher.providers import agent_pods
 from watcher.providers.agent_pods import AgentPods, PodsOfNode, UsedByPod, WithAgents, read_pods
 from watcher.providers.base import (
@@ -70,6 +74,11 @@ class FakeAgent:
         self.port = runner.addresses[0][1]
 
 
+def named(*urls: str) -> AgentPlaces:
+    """Where they are, by the setting that names them."""
+    return AgentPlaces(NamedPlaces(urls, key="agents.urls"))
+
+
 def ask(*agents: FakeAgent, timeout: float = 20.0, more: tuple[str, ...] = (), **config: Any) -> PodFetch:
     """What these agents tell together."""
 
@@ -78,7 +87,7 @@ def ask(*agents: FakeAgent, timeout: float = 20.0, more: tuple[str, ...] = (), *
             for agent in agents:
                 await agent.listen(stack)
             urls = [f"http://127.0.0.1:{agent.port}" for agent in agents]
-            asked = AgentPods([*urls, *more], timeout=timeout, **config)
+            asked = AgentPods(named(*urls, *more), timeout=timeout, **config)
             stack.push_async_callback(asked.close)
             return await asked.fetch(NOW)
 
@@ -114,8 +123,9 @@ def test_agents_that_do_not_tell_cost_their_own_pods_and_one_finding():
     assert (("shop", "web"),) == got.usage.pods
     (finding,) = got.findings
     assert (FindingKind.QUERY_FAILED, "pods") == (finding.kind, finding.metric)
-    assert "4 of 5 node agents tell nothing of pods" in finding.reason
+    assert "3 of 4 node agents tell nothing of pods" in finding.reason
     assert "127.0.0.1:9" in finding.reason
+    assert "no-such-name.invalid:1: the name has no address. agents.urls is to name" in finding.reason
 
 
 def test_one_that_hangs_keeps_nobody_waiting_for_longer_than_its_timeout():
@@ -169,7 +179,7 @@ def test_the_token_is_read_anew_and_never_told(tmp_path: Path):
 def test_a_name_without_addresses(name: str):
     async def run() -> None:
         async with AsyncExitStack() as stack:
-            asked = AgentPods([name], timeout=1)
+            asked = AgentPods(named(name), timeout=1)
             stack.push_async_callback(asked.close)
             await asked.fetch(NOW)
 
@@ -186,7 +196,7 @@ def test_nodes_come_from_the_source_and_pods_from_the_agents():
             await agent.listen(stack)
             source = MemorySource()
             source.put("n1", [NOW - 15, NOW], lambda time: 50.0)
-            asked = AgentPods([f"http://127.0.0.1:{agent.port}"], timeout=20)
+            asked = AgentPods(named(f"http://127.0.0.1:{agent.port}"), timeout=20)
             together = WithAgents(source, asked)
             await together.start()
             stack.push_async_callback(together.close)
@@ -201,15 +211,60 @@ def test_nodes_come_from_the_source_and_pods_from_the_agents():
     asyncio.run(run(fetching))
 
 
+def test_agents_that_are_not_even_found_are_told_with_what_the_others_say():
+    """By label: one that is ready, and one that is not yet; then nobody, for want of a right."""
+
+    async def run(kube: FakeKube, port: int) -> PodFetch:
+        selection = PodSelection("app=agent", port, "agents")
+        client = KubeClient(lambda: Access(kube.url, "a test", token=kube.token))
+        asked = AgentPods(AgentPlaces(SelectedPods(selection, client, key="agents.pods")), timeout=20)
+        try:
+            return await asked.fetch(NOW)
+        finally:
+            await asked.close()
+
+    async def told(kube: FakeKube) -> PodFetch:
+        async with AsyncExitStack() as stack:
+            agent = FakeAgent(of("n1", WEB))
+            await agent.listen(stack)
+            return await run(kube, agent.port)
+
+    with FakeKube() as kube:
+        for name, ready in ("a", "True"), ("b", "False"):
+            status = {"podIP": "127.0.0.1", "conditions": [{"type": "Ready", "status": ready}]}
+            kube.pod(f"agents/{name}", node=f"n-{name}", status=status, metadata={"labels": {"app": "agent"}})
+        got = asyncio.run(told(kube))
+        assert (("shop", "web"),) == got.usage.pods
+        assert "1 of 2 cannot be asked: b on n-b is not ready" in got.findings[0].reason
+        kube.forbidden = {("list", "v1/pods")}
+        with pytest.raises(ProviderRefused, match="no node agent is known; pods with app=agent in agents: ") as caught:
+            asyncio.run(told(kube))
+    assert "in the namespace agents" in caught.value.hint
+
+
 def test_the_service_tells_what_the_agents_told(tmp_path: Path, run_service: RunService):
-    """From one setting to the answer, beside a source that knows nothing of pods."""
+    """From the settings to the answers, beside a source that knows nothing of pods: agents by name and by label, the
+    latter with pages in the dashboard."""
 
     async def told(_request: web.Request, _captured: Sequence[str]) -> web.Response:
         return web.Response(body=of("n1", WEB, time=time.time()))
 
-    with Live(routes=[Route("/pods", "pods", told, Operation("pods", {}))]) as agent:
-        config = f'[agents]\nurls = ["http://127.0.0.1:{agent.port}"]\n[refresh]\npods = "on"\n'
-        service = run_service(config=config)
+    with Live(routes=[Route("/pods", "pods", told, Operation("pods", {}))]) as agent, FakeKube() as kube:
+        status = {"podIP": "127.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+        kube.pod("agents/a", node="n1", status=status, metadata={"labels": {"app": "agent"}})
+        selection = f'{{ selector = "app=agent", namespace = "agents", port = {agent.port} }}'
+        config = (
+            f'[agents]\nurls = ["http://127.0.0.1:{agent.port}"]\npods = {selection}\n[refresh]\npods = "on"\n'
+            f'[dashboard]\nagent_pods = {selection}\n[kubernetes]\nkubeconfig = "kubeconfig"\nnode_names = "off"\n'
+        )
+        directory = tmp_path / "service"
+        directory.mkdir()
+        kube.kubeconfig(directory / "kubeconfig")
+        service = run_service(config=config, directory=directory)
         document = service.wait_for_status(200, "/api/v1/pods", timeout=90.0).json()
+        shown = service.get("/api/v1/agents").json()
+        assert {"v1/pods"} == {each.resource for each in kube.asked}
     assert (["shop"], ["web"], ["n1"]) == (document["namespace"], document["pod"], document["node"])
     assert ([1.5], [2**30], "working_set") == (document["cores"], document["bytes"], document["bytes_kind"])
+    entry = {"name": f"127.0.0.1:{agent.port}", "kind": "agent", "node": "n1", "pages": ["plan", "audit"]}
+    assert {"agents": [entry], "troubles": []} == shown
