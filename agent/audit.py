@@ -232,14 +232,28 @@ class Audit:
         self._news: list[Deed] = []
 
     @classmethod
-    def open(cls, path: Path, *, now: float, tell: Callable[[Deed], None] = lambda _: None, rows: int = ROWS) -> Self:
+    def open(
+        cls,
+        path: Path,
+        *,
+        now: float,
+        tell: Callable[[Deed], None] = lambda _: None,
+        rows: int = ROWS,
+        begin_anew: bool = True,
+    ) -> Self:
         """Open the file, or make it. One that is damaged, or is another program's, is moved aside and kept; `notice`
-        then says so. Raises AuditError if another process has it, if a newer version wrote it, or if it cannot be
-        written."""
+        then says so. Raises AuditError if another process has it, if a newer version wrote it, if it cannot be
+        written, or, without `begin_anew`, if it would be moved aside."""
         notice = ""
         with _translated(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             why = _unusable(path)
+            if why and not begin_anew:
+                raise AuditError(
+                    f"the audit file {path} cannot be used: {why}",
+                    hint="If it is the agent's, containers that were throttled keep their quota until they restart:"
+                    " move it away to go on without it. If it is not, name the agent's by --state-file.",
+                )
             if why:
                 notice = _set_aside(path, why, now=now)
                 log.error("%s", notice)

@@ -146,11 +146,11 @@ class Assembled:
     """Whether everybody who is asked in the background (kubelet, API) has answered once."""
 
 
-def open_audit(settings: AgentSettings) -> Audit:
-    """The agent's own file. Raises CannotRun."""
+def open_audit(settings: AgentSettings, *, begin_anew: bool = True) -> Audit:
+    """The agent's own file; without `begin_anew` one that cannot be used is left where it is. Raises CannotRun."""
     tell = json_lines(lambda line: click.echo(line, nl=False)) if settings.audit_to_stdout else lambda _: None
     try:
-        return Audit.open(settings.state_file, now=time.time(), tell=tell)
+        return Audit.open(settings.state_file, now=time.time(), tell=tell, begin_anew=begin_anew)
     except AuditError as error:
         raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
 
@@ -498,7 +498,7 @@ async def restore(settings: AgentSettings, everything: Settings) -> Restored:
     async with AsyncExitStack() as stack:
         if not settings.state_file.exists():
             raise CannotRun(f"there is no file {settings.state_file}: nothing is known to restore")
-        audit = open_audit(settings)
+        audit = open_audit(settings, begin_anew=False)
         stack.callback(audit.close)
         cluster = None
         client = kube_client(settings.kubernetes, everything)

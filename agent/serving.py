@@ -4,7 +4,9 @@ one of them cannot run."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterable
@@ -108,10 +110,22 @@ async def _listen(
     try:
         await web.TCPSite(runner, host, port, shutdown_timeout=SHUTDOWN_S).start()
     except OSError as error:
-        raise CannotRun(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise CannotRun(f"cannot listen on {host}:{port}: {_why_not(error)}") from None
     found = runner.addresses[0]
     name = f"[{found[0]}]" if ":" in found[0] else found[0]
     return f"http://{name}:{found[1]}"
+
+
+def _why_not(error: OSError) -> str:
+    """Why an address cannot be listened on, and the cure. asyncio's own words have the address once more."""
+    reason = error.strerror or str(error)
+    if error.errno is not None and error.errno in errno.errorcode:
+        reason = os.strerror(error.errno)
+    if error.errno == errno.EADDRINUSE:
+        cure = "end who listens there (ss -ltnp names it), or choose another port"
+    else:
+        cure = "choose an address of this machine, and a port that this user may listen on"
+    return f"{reason}\n  {cure}"
 
 
 def run(process: Coroutine[None, None, int], *, name: str) -> int:

@@ -15,6 +15,8 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from watcher.settings.values import write_size
+
 TIMEOUT_S = 30.0
 MOST_SHOWN = 40  # nodes, best first
 EXACT = 1e15  # bytes and millicores below are told to the last one
@@ -112,6 +114,7 @@ def moment_asked(text: str) -> str:
 
 def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[RenderableType]:
     """The ranking as a table; with `explained` every plug-in's steps of every node after it."""
+    yield escape(f"{document['pod']['key']}: {asked_for(document['pod'])}")
     load = document.get("load")
     if load is None:
         yield "[yellow]there is no load to go by[/]"
@@ -127,6 +130,24 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
     if explained:
         for node in shown:
             yield from steps_of(node)
+
+
+def asked_for(pod: Mapping[str, Any]) -> str:
+    """What a pod requests, and its limits, of explain or of a decision."""
+    of_pod = {kind: _amounts(pod[kind]) for kind in ("requests", "limits")}
+    asked = "; ".join(f"{kind} {amounts}" for kind, amounts in of_pod.items() if amounts)
+    return asked or "it requests nothing, and has no limits"
+
+
+def _amounts(amounts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {_amount(name, value)}" for name, value in amounts.items() if value)
+
+
+def _amount(name: str, value: int) -> str:
+    if name == "cpu":
+        return f"{value}m"
+    of_bytes = name in ("memory", "ephemeral-storage") or name.startswith("hugepages-")
+    return write_size(value) if of_bytes else f"{value:,}"
 
 
 def _ranking(nodes: Sequence[Mapping[str, Any]], *, now: float) -> Table:

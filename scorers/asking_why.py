@@ -10,8 +10,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from scorers.asking import ask, moment_asked, number, reasons_of, steps_of
-from watcher.settings.values import write_size
+from scorers.asking import ask, asked_for, moment_asked, number, reasons_of, steps_of
 
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 
@@ -47,9 +46,7 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
 def _heading(pod: str, decision: Mapping[str, Any]) -> Iterator[RenderableType]:
     when, ago = moment(decision["time"]), duration(decision["ago_s"])
     yield escape(f"{pod}, decided {when}, {ago} ago, by the profile {decision['profile']}")
-    of_pod = {kind: _amounts(decision["pod"][kind]) for kind in ("requests", "limits")}
-    asked = "; ".join(f"{kind} {amounts}" for kind, amounts in of_pod.items() if amounts)
-    yield escape(asked or "it requests nothing, and has no limits")
+    yield escape(asked_for(decision["pod"]))
     load = decision["load"]
     if load is None:
         yield "[yellow]there was no load to go by[/]"
@@ -57,17 +54,6 @@ def _heading(pod: str, decision: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield escape(f"load from {load['source']}, over {load['window']}, {load['age_s']:.0f} s old then")
     for plugin, instead in decision["fallbacks"].items():
         yield f"[yellow]{escape(f'{plugin} went by {instead}, for want of load')}[/]"
-
-
-def _amounts(amounts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {_amount(name, value)}" for name, value in amounts.items() if value)
-
-
-def _amount(name: str, value: int) -> str:
-    if name == "cpu":
-        return f"{value}m"
-    of_bytes = name in ("memory", "ephemeral-storage") or name.startswith("hugepages-")
-    return write_size(value) if of_bytes else f"{value:,}"
 
 
 def _filter(filtered: Mapping[str, Any]) -> Iterator[RenderableType]:

@@ -52,8 +52,13 @@ def _first_pod(documents: Sequence[Any]) -> dict[str, Any]:
     for document in documents:
         if isinstance(document, Mapping) and _kind_of(document) in WHERE:
             return _defaulted(_pod_in(document))
-    kinds = [_kind_of(each) if isinstance(each, Mapping) else type(each).__name__ for each in documents]
-    raise ValueError(f"there is no pod in it: {', '.join(kinds)}; known are {', '.join(WHERE)}")
+    raise ValueError(f"there is no pod in it: {', '.join(map(_told, documents))}; known are {', '.join(WHERE)}")
+
+
+def _told(document: Any) -> str:
+    if isinstance(document, Mapping):
+        return _kind_of(document) if document.get("kind") else "something without a kind"
+    return "a list" if isinstance(document, list) else f"{str(document)[:40]!r}"
 
 
 def _documents(text: str, *, aliases: bool) -> list[Any]:

@@ -186,9 +186,9 @@ def _plugin(key: str, given: Any, reading: _Reading) -> PluginSettings | None:
 def _checked_plugin(
     key: str, name: str, weight: Any, args: Mapping[str, Any], reading: _Reading
 ) -> PluginSettings | None:
-    if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= LARGEST_WEIGHT:
+    fit = isinstance(weight, int) and not isinstance(weight, bool) and 1 <= weight <= LARGEST_WEIGHT
+    if not fit:
         reading.wrong(f"{key}.weight", f"{weight!r} is no weight", f"a whole number, 1 to {LARGEST_WEIGHT:,}")
-        return None
     try:
         factory = factory_of(name)
         _, notices = read_arguments(name, factory.arguments, args, windows=reading.served)
@@ -205,7 +205,7 @@ def _checked_plugin(
             )
         return None
     reading.notices.extend(notices)
-    return PluginSettings(name, weight, dict(args), extension_points(factory))
+    return PluginSettings(name, weight, dict(args), extension_points(factory)) if fit else None
 
 
 # --- a KubeSchedulerConfiguration ------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ class Collector:
         try:
             facts = self._pods.listing(monotonic=monotonic, max_age=self._longest)
         except NoPods as error:
-            readings.miss(f"{error}. {error.hint}".rstrip(), PODS)
+            readings.miss(f"{error}. {error.hint}" if error.hint else str(error), PODS)
         self._add_extended_share(facts, readings, now)
         measured = await asyncio.to_thread(self._read, facts, readings, now)
         for each in brought:
@@ -137,7 +137,7 @@ class Collector:
             return measured
         except (NoCgroups, CgroupError) as error:
             self._let_go()
-            why = f"{error}. {error.hint}".rstrip()
+            why = f"{error}. {error.hint}" if error.hint else str(error)
             readings.miss(why, *OF_GROUPS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY)
             return tuple(replace(each.pod, containers=()) for each in facts or ())
 

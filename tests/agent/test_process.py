@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -200,6 +201,18 @@ def test_after_kill_9_what_was_taken_is_known_and_can_be_put_back(machine: Machi
     assert again.stdout == "nothing was remembered: nothing to restore\n"
 
 
+def test_restore_touches_no_file_that_it_cannot_use(machine: Machine):
+    """Another program's, named by a slip, or a damaged one, whose quotas are not put back: neither is all well."""
+    file = machine.root / "somebody.db"
+    file.write_text("something of somebody's\n")
+    result = run(machine, "restore", "--missing-ok", "--state-file", str(file))
+    assert result.returncode == 1
+    assert f"the audit file {file} cannot be used: it is no SQLite database" in result.stderr
+    assert "name the agent's by --state-file" in result.stderr
+    assert [each.name for each in machine.root.glob("somebody*")] == ["somebody.db"]
+    assert file.read_text() == "something of somebody's\n"
+
+
 def test_a_new_start_goes_on_where_the_killed_one_was(machine: Machine, kubelet: FakeKubelet):
     with agent(machine, kubelet, "--enforce") as process:
         wait_for(lambda: throttled(machine), what="the pod to be throttled")
@@ -251,6 +264,14 @@ def test_what_cannot_be_run_says_why(machine: Machine, arguments: list[str], wor
     assert refused.returncode in (1, 2)
     assert words in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_a_port_that_somebody_has_is_told_with_the_cure(machine: Machine):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused = run(machine, *machine.settings(port=port))
+    assert refused.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use\n  end who listens there" in refused.stderr
 
 
 def test_it_tells_a_watcher_what_pods_use(machine: Machine, kubelet: FakeKubelet):

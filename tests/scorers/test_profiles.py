@@ -264,6 +264,12 @@ def test_weights_are_whole_numbers_above_zero(tmp_path: Path, weight: Any) -> No
     assert list(problems) == ["scheduler.p.plugins[0].weight"]
 
 
+def test_a_weight_and_an_argument_are_told_at_once(tmp_path: Path) -> None:
+    wrong = {"name": "TargetLoadPacking", "weight": 0, "args": {"targetUtilisation": 40}}
+    _, problems, _ = read(tmp_path, {"p": {"plugins": [wrong]}})
+    assert set(problems) == {"scheduler.p.plugins[0].weight", "scheduler.p.plugins[0].args.targetUtilisation"}
+
+
 def test_an_unknown_plug_in_lists_the_known_ones() -> None:
     with pytest.raises(UnknownPlugin, match="known are HighLoadFilter, LoadAwareScheduling"):
         factory_of("x")

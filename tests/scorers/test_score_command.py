@@ -28,6 +28,7 @@ spec:
   - name: c
     resources: {limits: {cpu: "1"}}
 """
+NOBODY: dict[str, Any] = {"key": "web", "requests": {}, "limits": {}}
 
 
 def running(protection: Protection | None = None) -> Live:
@@ -58,11 +59,20 @@ def test_nodes_are_ranked_as_a_table(live: Live) -> None:
     assert result.exit_code == 0, result.output
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines == [
+        "default/web: requests cpu 1000m; limits cpu 1000m",
         "load from Test, 7 s old",
         "node score age why",
         "a 100.0 7 s cpu would be at 40.0 %, 0.0 below the target: 100",
         "b rejected 7 s node(s) cpu load with the pod is above the threshold",
     ]
+
+
+def test_where_no_terminal_is_a_node_is_a_line(live: Live) -> None:
+    """However narrow somebody's terminal is: grep finds the node with its score and its reason."""
+    command = ["score", "-", "--url", f"http://127.0.0.1:{live.port}"]
+    found = CliRunner().invoke(main, command, input=POD, prog_name="load-watcher", env={"COLUMNS": "40"})
+    (line,) = [line for line in found.stdout.splitlines() if line.startswith("b ")]
+    assert line.rstrip().endswith("node(s) cpu load with the pod is above the threshold")
 
 
 def test_a_ranking_may_be_by_some_of_the_plug_ins(live: Live) -> None:
@@ -108,9 +118,13 @@ def test_each_of_several_plug_ins_has_a_line_of_its_own() -> None:
     node = {"name": "a-node-with-a-long-name", "score": 20.0, "passes": True, "sampled": None, "plugins": parts}
     console = Console(width=80)
     with console.capture() as captured:
-        console.print(*as_tables({"load": None, "time": NOW, "nodes": [node]}, explained=False), sep="\n")
+        console.print(
+            *as_tables({"pod": NOBODY, "load": None, "time": NOW, "nodes": [node]}, explained=False), sep="\n"
+        )
     lines = [" ".join(each.split()) for each in captured.get().splitlines()]
-    assert lines[1:] == [
+    assert lines == [
+        "web: it requests nothing, and has no limits",
+        "there is no load to go by",
         "node score age why",
         "a-node-with-a-long-name 20.0 - Packs 40: because of Packs",
         "Spreads not known: because of Spreads",
@@ -131,7 +145,12 @@ def test_a_long_ranking_ends_where_nobody_reads_on() -> None:
     """The best of them; the others are counted."""
     names = [f"n{number:02}" for number in range(MOST_SHOWN + 2)]
     told: list[Any] = [{"name": name, "score": 1.0, "passes": True, "sampled": None, "plugins": []} for name in names]
-    lines = list(as_tables({"load": None, "time": NOW, "nodes": told}, explained=True))
+    lines = list(
+        as_tables(
+            {"pod": NOBODY, "load": None, "time": NOW, "nodes": told},
+            explained=True,
+        )
+    )
     assert "and 2 more nodes; --node NODE or -o json shows them" in lines
     assert f"\n[bold]{names[MOST_SHOWN - 1]}[/]" in lines
     assert f"\n[bold]{names[MOST_SHOWN]}[/]" not in lines
@@ -162,6 +181,9 @@ def test_programs_get_json(live: Live) -> None:
         (("--node", "n99", "--node", "n98"), POD, "no such node is known: n98, n99"),
         (("--url", "http://127.0.0.1:1"), POD, "is load-watcher running there"),
         ((), "kind: Service", "there is no pod in it: Service"),
+        ((), "kindd: Pod", "there is no pod in it: something without a kind"),
+        ((), "- kind: Pod", "there is no pod in it: a list"),
+        ((), "web", "there is no pod in it: 'web'"),
         ((), "", "there is nothing in it"),
         ((), "a: [1", "it is no YAML"),
         ((), "kind: Pod", "the Pod has no spec"),
@@ -186,6 +208,29 @@ def test_a_token_is_sent_where_one_is_needed(tmp_path: Any) -> None:
     with running(Protection(token="s3cret")) as served:
         assert "a bearer token is needed" in score(served).stderr
         assert score(served, "--token-file", str(tmp_path / "token")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "is a directory"),
+        (b"\xff\xfe", "cannot be read: it is no text"),
+        (b" \n", "must hold one line, the token"),
+        (b"s3cret\nX-Other: 1", "must hold one line, the token"),
+    ],
+    ids=["a directory", "bytes", "blank", "two lines"],
+)
+def test_what_is_no_token_is_told(tmp_path: Any, live: Live, content: bytes | None, said: str) -> None:
+    """As a slip in the command line, without what is in the file."""
+    file = tmp_path / "token"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    result = score(live, "--token-file", str(file))
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "s3cret" not in result.stderr
 
 
 @pytest.mark.parametrize("kind", WHERE)

@@ -472,6 +472,7 @@ MISTAKES = [
     ('[store]\nkeep = ["NetworkReceive"]', "store.keep", "a list of metric types"),
     # TOML itself
     ("[server\nport = 1", "config", "load-watcher.toml is no TOML: "),
+    ("\ufeff[server]\nport = 1.5", "server.port", "must be a whole number"),  # a byte order mark is none
     ("[server]\nport = ", "config", "(at line 2, column 8"),
     ("[server]\nport = 1\nport = 2", "config", "(at line 3"),
     ("x = " + "[" * 100_000, "config", "nested too deeply"),
@@ -486,6 +487,13 @@ def test_a_mistake_is_told_by_its_key(problems, toml, key, message):
     found = [problem for problem in problems(toml) if problem.key == key]
     assert [message in problem.message for problem in found][:1] == [True], found
     assert all(problem.cure for problem in found)
+
+
+@pytest.mark.parametrize("yaml", ["server:\n  port: 2020\n", "---\nserver: {port: 2020}\n", "# ours\n\nserver:\n"])
+def test_yaml_is_told_from_a_slip_in_toml(problems, yaml):
+    """Which is what everything else around Kubernetes is written in."""
+    assert "looks like YAML" in problems(yaml)[0].cure
+    assert "looks like YAML" not in problems("[server]\nport: 2020\n")[0].cure
 
 
 @pytest.mark.parametrize(

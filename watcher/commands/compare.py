@@ -9,6 +9,7 @@ import click
 
 from watcher.commands.ending import COULD_NOT, complain
 from watcher.commands.options import OUTPUT, read_token, service_url, to_address, to_seconds, token_file
+from watcher.commands.printing import print_tables
 
 
 @click.command()
@@ -34,8 +35,6 @@ def compare(**given: Any) -> None:
     """
     import asyncio
     from contextlib import suppress
-
-    from rich.console import Console
 
     from scorers.target_load_packing import packing_scores
     from watcher import compare as comparing
@@ -68,5 +67,5 @@ def compare(**given: Any) -> None:
     if given["output"] == "json":
         click.echo(comparing.as_json(comparison, rounds[0]))
     else:
-        Console(soft_wrap=True).print(*comparing.as_tables(comparison, rounds[0]), sep="\n")
+        print_tables(comparing.as_tables(comparison, rounds[0]))
     raise SystemExit(1 if comparison.verdict() else 0)

@@ -10,6 +10,7 @@ import click
 
 from watcher.commands.ending import COULD_NOT, complain
 from watcher.commands.options import OUTPUT, SERVICE_ASKED, read_token, with_options
+from watcher.commands.printing import print_tables
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -83,8 +84,6 @@ def _print_answer(
     """Print what an extender answers, for people or as JSON; exit 2 where it does not."""
     import asyncio
 
-    from rich.console import Console
-
     from scorers.asking import AskError
 
     try:
@@ -97,4 +96,4 @@ def _print_answer(
 
         click.echo(json.dumps(document, indent=2))
     else:
-        Console(soft_wrap=True).print(*tables(document), sep="\n")
+        print_tables(tables(document))

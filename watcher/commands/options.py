@@ -110,7 +110,7 @@ def service_url(told: str) -> Callable[[Command], Command]:
 
 
 def token_file(told: str) -> Callable[[Command], Command]:
-    return click.option("--token-file", type=click.Path(path_type=Path, exists=True), help=told)
+    return click.option("--token-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help=told)
 
 
 TOKEN_FILE = token_file("Its bearer token, if one is set.")
@@ -119,5 +119,14 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
 
 
 def read_token(file: Path | None) -> str | None:
-    """What is in --token-file."""
-    return None if file is None else file.read_text().strip()
+    """What is in --token-file; a usage error where that is no token. It is not repeated: it is a secret."""
+    if file is None:
+        return None
+    try:
+        token = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise click.BadParameter(f"{file} cannot be read: {why}", param_hint="--token-file") from None
+    if not token.isprintable() or not token:
+        raise click.BadParameter(f"{file} must hold one line, the token", param_hint="--token-file")
+    return token

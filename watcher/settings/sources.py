@@ -27,6 +27,8 @@ CONFIG = "LOAD_WATCHER_CONFIG"
 INNER_TABLES = frozenset(".".join(key.table[:depth]) for key in KEYS.values() for depth in range(2, len(key.table) + 1))
 NOT_SETTINGS = (CONFIG, "LOAD_WATCHER_REAL_PARTS", "LOAD_WATCHER_REQUIRE_REAL", "LOAD_WATCHER_REQUIRE_KUBE")
 
+_YAML = re.compile(r"---|[\w.]+:(\s|$)")  # how a document of YAML may begin, and no TOML
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -56,7 +58,7 @@ def file_layer(path: Path, *, shown: str) -> Layer:
     layer = Layer(part_origin=f"file {shown}")
     text = ""
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")  # an editor of Windows begins a file with a mark
         document = tomllib.loads(text)
     except OSError as error:
         layer.problems.append(
@@ -69,9 +71,7 @@ def file_layer(path: Path, *, shown: str) -> Layer:
     except RecursionError:
         layer.problems.append(Problem("config", f"{shown} is nested too deeply", "take the brackets apart"))
     except ValueError as error:  # its own errors say line and column
-        layer.problems.append(
-            Problem("config", f"{shown} is no TOML: {_with_place(error, text)}", "mend it at that place")
-        )
+        layer.problems.append(Problem("config", f"{shown} is no TOML: {_with_place(error, text)}", _cure_of(text)))
     else:
         _take_document(layer, document, origin=f"file {shown}")
     return layer
@@ -82,6 +82,13 @@ def _with_place(error: Exception, text: str) -> str:
     line, column = text.count("\n") + 1, len(text) - text.rfind("\n")
     said = (str(error).splitlines() or ["it cannot be read"])[0]
     return said.replace("at end of document", f"at line {line}, column {column}, the end")
+
+
+def _cure_of(text: str) -> str:
+    first = next((line for line in map(str.strip, text.splitlines()) if line and line[0] != "#"), "")
+    if _YAML.match(first):
+        return 'it looks like YAML: write [server] and port = 2020 below it where YAML has "server:" and "port: 2020"'
+    return "mend it at that place"
 
 
 def _take_document(layer: Layer, document: Mapping[str, Any], *, origin: str) -> None:
