@@ -4,20 +4,35 @@ none."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from functools import partial
 
-from aiohttp import hdrs
+from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from watcher.api.parameters import shown
-from watcher.api.responses import Kept, coded
+from watcher.api.current import KEPT_BYTES, Current
+from watcher.api.making import Making
+from watcher.api.parameters import query_values, shown
+from watcher.api.refusals import refuse_remnant, row_of
+from watcher.api.responses import (
+    SMALL_BODY,
+    Kept,
+    coded,
+    compressed,
+    encoding_for,
+    has_it,
+    not_modified,
+    plain_encoding_for,
+    sent,
+)
 from watcher.api.routing import JSON, ApiError
+from watcher.api.service import Service
 from watcher.collect_policy import CollectPolicies, CollectPolicy
-from watcher.node_metrics import NodeMetricReport, period_of
+from watcher.node_metrics import NodeMetricReport, make_report, node_statuses, period_of
 from watcher.publish import Encoding, Published
 
-KEPT_BYTES = 64 << 20
 CAPACITY_HINT = (
     'amounts need the capacity of nodes: set kubernetes.node_names = "on" (and kubernetes.kubeconfig outside the '
     "cluster), or take metrics-server as the source; docs/api.md says more"
@@ -81,3 +96,86 @@ class Reported:
         hint = CAPACITY_HINT if any("capacity" in why for why in reasons) else "GET /watcher has what is known of them"
         message = f"there is no NodeMetric of any node: {'; '.join(reasons)}"
         raise ApiError(404, "no_node_metric", message, hint)
+
+
+class NodeMetricHandlers:
+    """What answers with NodeMetrics."""
+
+    def __init__(self, service: Service, *, current: Current, making: Making) -> None:
+        self._service = service
+        self._current = current
+        self._making = making
+        self._reported: Reported | None = None
+        self._reports = 0
+
+    async def node_metrics(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """The NodeMetrics of all nodes."""
+        query_values(request.rel_url.raw_query_string, known=())
+        current, _ = self._current.answering()
+        refuse_remnant(current.published)
+        reported = await self._report(current.published)
+        reported.check()
+        encoding = encoding_for(request)
+        etag = reported.etag(None, encoding)
+        headers = reported.headers(etag, encoding, scope=self._current.scope, monotonic=self._service.monotonic())
+        if has_it(request, etag):
+            return not_modified(headers)
+        tagged = partial(reported.etag, None)
+        body = await self._making.coded(encoding, reported.report.body, kept=reported.kept, etag=tagged)
+        return sent(body, headers)
+
+    async def node_metric(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """The NodeMetric of one node."""
+        query_values(request.rel_url.raw_query_string, known=())
+        current, _ = self._current.answering()
+        (host,) = captured
+        row_of(current.published, host)
+        reported = await self._report(current.published)
+        body = reported.one(host)
+        encoding = encoding_for(request) if len(body) > SMALL_BODY else plain_encoding_for(request)
+        etag = reported.etag(host, encoding)
+        headers = reported.headers(etag, encoding, scope=self._current.scope, monotonic=self._service.monotonic())
+        if has_it(request, etag):
+            return not_modified(headers)
+        if encoding is not Encoding.IDENTITY:
+            body = await self._making.in_thread(partial(compressed, body, encoding))
+        return sent(body, headers)
+
+    async def _report(self, published: Published) -> Reported:
+        """The report as it stands; made now if there is none yet, if some node's is due, or if it is too old to be
+        served."""
+        reported, policies = self._reported, self._service.collect_policies
+        if reported is not None and reported.policies is policies and not self._is_stale(reported):
+            if reported.stands(published):
+                return reported
+            before = reported.report
+        else:
+            before = None
+        which = (published.tag, "nodemetrics", id(policies))
+        make = partial(self._make_report, published, policies, before)
+        self._reported = reported = await self._making.shared(which, make)
+        return reported
+
+    def _is_stale(self, reported: Reported) -> bool:
+        return reported.published.age(self._service.monotonic()) > self._service.max_staleness
+
+    async def _make_report(
+        self, published: Published, policies: CollectPolicies, before: NodeMetricReport | None
+    ) -> Reported:
+        service = self._service
+        service.want_pods()
+        pods = service.pods
+        if pods is not None and pods.age(service.monotonic()) > service.max_staleness:
+            pods = None
+        capacities, snapshot = await service.capacities(), published.snapshot
+
+        def make() -> NodeMetricReport:
+            mine = policies.of_all(snapshot.nodes, service.node_labels)
+            statuses = node_statuses(
+                snapshot, capacities=capacities, pods=pods, policies=mine, classes=service.pod_classes()
+            )
+            return make_report(statuses, before=before, max_age=service.max_staleness)
+
+        report = await self._making.in_thread(make)
+        self._reports += 1
+        return Reported(policies, published, report, f"{published.tag}-nodemetrics-{self._reports:x}")

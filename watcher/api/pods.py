@@ -5,17 +5,62 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from email.utils import formatdate
+from functools import partial
 
 import msgspec
-from aiohttp import hdrs
+from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from watcher.api.refusals import unknown_host
-from watcher.api.responses import coded
+from watcher.api import operations
+from watcher.api.current import KEPT_BYTES, Current
+from watcher.api.making import Making
+from watcher.api.parameters import query_values
+from watcher.api.refusals import stale, unknown_host
+from watcher.api.responses import Kept, coded, compressed, encoding_for, has_it, not_modified, sent
 from watcher.api.routing import JSON, ApiError
 from watcher.api.service import Service
 from watcher.pods import PublishedPods
 from watcher.publish import Encoding
+
+_PODS = operations.PODS.query_names
+
+
+class PodHandlers:
+    """What answers for pods."""
+
+    def __init__(self, service: Service, *, current: Current, making: Making) -> None:
+        self._service = service
+        self._current = current
+        self._making = making
+        self._kept = ("", Kept(KEPT_BYTES))  # bodies of what is published under that tag
+
+    async def pods(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """What each pod uses."""
+        values = query_values(request.rel_url.raw_query_string, known=_PODS)
+        service = self._service
+        why, pods = service.want_pods(), service.pods
+        if pods is None or not pods.table.pods:
+            raise no_pods(service, why)
+        age = pods.age(service.monotonic())
+        if age > service.max_staleness:
+            raise stale(service, age)
+        encoding = encoding_for(request)
+        etag = etag_of_pods(pods, values, encoding)
+        headers = pod_headers(pods, etag, encoding, scope=self._current.scope, age=int(age))
+        if has_it(request, etag):
+            return not_modified(headers)
+        if values:
+            text = await self._making.in_thread(partial(selected_pods, service, pods, values))
+            body = await self._making.in_thread(partial(compressed, text, encoding))
+        else:
+            tagged = partial(etag_of_pods, pods, {})
+            body = await self._making.coded(encoding, pods.body, kept=self._kept_of(pods), etag=tagged)
+        return sent(body, headers)
+
+    def _kept_of(self, pods: PublishedPods) -> Kept:
+        if self._kept[0] != pods.tag:
+            self._kept = (pods.tag, Kept(KEPT_BYTES))
+        return self._kept[1]
 
 
 def etag_of_pods(pods: PublishedPods, values: Mapping[str, Sequence[str]], encoding: Encoding) -> str:

@@ -1,0 +1,120 @@
+"""How the service is: alive, ready, whether its source answers; in one document for the dashboard, and as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+from aiohttp import hdrs, web
+
+from watcher.api import dashboard
+from watcher.api.current import Current
+from watcher.api.making import Making
+from watcher.api.negotiation import choose
+from watcher.api.operations import AliveDocument, HealthDocument, ProviderState, ReadyDocument, SnapshotState
+from watcher.api.parameters import query_values
+from watcher.api.refusals import refuse_encodings, refuse_remnant
+from watcher.api.responses import accepted, coded, json_response, sent
+from watcher.api.routing import ApiError
+from watcher.api.service import Service
+from watcher.instruments import CONTENT_TYPE as EXPOSITION
+from watcher.publish import Encoding
+from watcher.telemetry import Telemetry
+
+SCHEDULER = "/scheduler/plugins"
+AGENTS = "/api/v1/agents"
+
+
+class HealthHandlers:
+    """What answers for the service itself."""
+
+    def __init__(self, service: Service, *, telemetry: Telemetry, current: Current, making: Making) -> None:
+        self._service = service
+        self._telemetry = telemetry
+        self._current = current
+        self._making = making
+        self.paths: frozenset[str] = frozenset()
+        """All that are served, those of others too."""
+
+    async def healthz(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """Alive: this answers, and ticks begin when they should, whatever the provider does."""
+        wrong = self._service.alive()
+        if wrong:
+            raise ApiError(503, "not_alive", wrong, "the log says what the tick waits for; a restart is due")
+        return json_response(AliveDocument("alive"))
+
+    async def readyz(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """Ready: there is a window young enough to serve."""
+        state = _ready_state(self._service)
+        try:
+            self._current.ready()
+        except ApiError as error:
+            raise ApiError(503, error.code, error.message, error.hint, extra=msgspec.to_builtins(state)) from None
+        state.status = "ready"
+        return json_response(state)
+
+    async def provider_health(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """Whether the provider answered at the last tick."""
+        health = self._service.provider_health
+        if health.partial:
+            return json_response(HealthDocument("partial", health.since, health.reason))
+        if health.ok:
+            return json_response(HealthDocument("ok", health.since))
+        if health.ok is None:
+            raise ApiError(503, "provider_not_asked", health.reason or "the provider has not been asked yet")
+        raise ApiError(
+            503,
+            "provider_down",
+            health.reason,
+            "the last windows are served until they are stale; load-watcher doctor says more",
+            extra={"since": health.since},
+        )
+
+    async def overview(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """The state of the service, whatever it is."""
+        query_values(request.rel_url.raw_query_string, known=())
+        state, problem = _ready_state(self._service), None
+        try:
+            refuse_remnant(self._current.ready().published)
+            state.status = "ready"
+        except ApiError as error:
+            problem = error.detail
+        there = {"scheduler": SCHEDULER in self.paths, "agents": AGENTS in self.paths}
+        return json_response(dashboard.overview(self._service, state, problem, **there))
+
+    async def metrics(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """Node windows and the service's own health for Prometheus."""
+        encoding = choose(accepted(request), (Encoding.IDENTITY, Encoding.GZIP)) or refuse_encodings()
+        body = await self._making.in_thread(partial(self._telemetry.exposition, encoding=encoding))
+        headers = {hdrs.CONTENT_TYPE: EXPOSITION, hdrs.VARY: hdrs.ACCEPT_ENCODING, hdrs.CACHE_CONTROL: "no-store"}
+        return sent(body, coded(headers, encoding))
+
+
+def _ready_state(service: Service) -> ReadyDocument:
+    health = service.provider_health
+    return ReadyDocument(
+        status="not ready",
+        provider=ProviderState(health.ok, health.reason, health.since),
+        windows=[window.label for window in service.windows],
+        interval_s=service.interval,
+        max_staleness_s=service.max_staleness,
+        snapshot=_snapshot_state(service),
+        detail=service.ready_detail(),
+    )
+
+
+def _snapshot_state(service: Service) -> SnapshotState | None:
+    published = service.published
+    if published is None or not published.snapshot.nodes:
+        return None
+    snapshot = published.snapshot
+    return SnapshotState(
+        source=snapshot.source,
+        timestamp=int(snapshot.timestamp),
+        window_end=int(snapshot.end),
+        age_s=round(published.age(service.monotonic()), 3),
+        nodes=len(snapshot.nodes),
+        lost=len(snapshot.lost),
+        quarantined=len(snapshot.quarantined),
+    )

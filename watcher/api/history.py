@@ -1,0 +1,96 @@
+"""What was, and what was found: stored windows of a node, findings, and the samples that a replica starts with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+
+from watcher.api import operations
+from watcher.api.current import Current
+from watcher.api.making import Making
+from watcher.api.operations import MSGPACK
+from watcher.api.parameters import (
+    check_range,
+    operators_of,
+    query_values,
+    single,
+    step_of,
+    time_of,
+    types_of,
+    unknown,
+    window_of,
+)
+from watcher.api.refusals import nothing_known, unknown_host
+from watcher.api.responses import sent
+from watcher.api.routing import ApiError
+from watcher.api.series import history_body
+from watcher.api.service import HistoryUnavailable, Service
+from watcher.model import METRICS
+
+DEFAULT_STEP_S = 60
+HOUR_S = 3600
+_HISTORY = operations.HISTORY.query_names
+
+
+class HistoryHandlers:
+    """What answers for what was, and for what was found."""
+
+    def __init__(self, service: Service, *, current: Current, making: Making) -> None:
+        self._service = service
+        self._current = current
+        self._making = making
+
+    async def history(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """Stored windows of one node as series."""
+        service = self._service
+        values = query_values(request.rel_url.raw_query_string, known=_HISTORY)
+        shape = single(values, "shape") or "series"
+        if shape not in ("series", "rows"):
+            raise unknown("shape", shape, ["series", "rows"])
+        host = single(values, "host")
+        if not host:
+            raise ApiError(400, "bad_request", "parameter 'host' is missing", "name one node: ?host=NAME")
+        types = types_of(values)
+        now = service.now()
+        end = time_of(values, "to", now=now, default=now)
+        start = time_of(values, "from", now=now, default=end - HOUR_S)
+        step = step_of(values, default=DEFAULT_STEP_S)
+        check_range(start, end, step)
+        try:
+            stored = await service.history(
+                host=host,
+                metrics=None if types is None else [metric.name for metric in METRICS if metric.type in types],
+                operators=operators_of(values),
+                window=window_of(values, service.windows).label,
+                start=start,
+                end=end,
+            )
+        except HistoryUnavailable as error:
+            raise ApiError(503, "history_unavailable", str(error), error.hint) from error
+        if not stored and not self._knows(host):
+            raise unknown_host(host)
+        write = partial(history_body, stored, host=host, start=start, end=end, step=step, as_rows=shape == "rows")
+        return await self._making.encoded(request, write)
+
+    async def findings(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """What the review of samples found, and what is asked of the source."""
+        query_values(request.rel_url.raw_query_string, known=())
+        found = self._service.findings_document()
+        return await self._making.encoded(request, partial(msgspec.json.encode, found))
+
+    async def samples(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """What a replica that starts needs of one that is ready."""
+        query_values(request.rel_url.raw_query_string, known=())
+        current = self._current.ready()
+        body = await self._making.shared((current.published.tag, "samples"), self._service.samples)
+        if body is None:
+            raise nothing_known(self._service)
+        return sent(body, CIMultiDict({hdrs.CONTENT_TYPE: MSGPACK, hdrs.CACHE_CONTROL: "no-store"}))
+
+    def _knows(self, host: str) -> bool:
+        published = self._service.published
+        return published is not None and (host in published.row or host in published.snapshot.lost)
