@@ -116,5 +116,5 @@ def test_an_api_that_hangs_keeps_it_neither_from_throttling_nor_from_ending(mach
         with agent(machine, kubelet, *more, kubernetes="true", interval="4s") as process:
             wait_for(lambda: throttled(machine), what="the pod to be throttled")
             wait_for(lambda: process.get("/explain").json()["stance"] == "throttle only", what="the stance to be told")
-            assert process.stop(timeout=30.0) == 0  # it takes 3 s; the machine may be busy
+            assert process.stop() == 0  # it takes 3 s; the machine may be busy
     assert not throttled(machine)

@@ -6,6 +6,8 @@ the kernel (tests/real/test_cgroups_v1.py, test_cgroups_v2.py).
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,3 +137,13 @@ class FakeCgroups:
             "memory.force_empty": "",
             **(pressures if self.version == "hybrid" else {}),
         }
+
+
+def open_below(directory: Path) -> list[str]:
+    """Files and directories below this one that this process has open. Of others it may have more or fewer at any time:
+    libraries have threads of their own, and what another test left is closed when its garbage is collected."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return sorted(path for path in found if path.startswith(f"{directory.resolve()}/"))

@@ -8,6 +8,7 @@ machine to others.
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -84,7 +85,8 @@ class Groups:
     """A group of this test's own in each controller's tree, and what is made below it."""
 
     def __init__(self, *, controllers: Sequence[str] = CONTROLLERS) -> None:
-        self.name = f"crane-e2e-{os.getpid()}"
+        # Not of the process alone: one before it, which was killed, may have had the same number and left its groups.
+        self.name = f"crane-e2e-{os.getpid()}-{secrets.token_hex(4)}"
         self._controllers = controllers
         self._children: list[subprocess.Popen[str]] = []
         self._made: list[str] = []

@@ -11,7 +11,7 @@ from tests.conftest import StartPrometheus
 from tests.real.fleet import Fleet, between, by_node_label, make_fleet, node_exporter_series, recording_rule_series
 from tests.real.parts import NodeExporter, Prometheus, new_secret, run_program
 from tests.real.remote_write import Series
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.real
 
@@ -153,21 +153,22 @@ def test_basic_authentication_over_tls(start_prometheus: StartPrometheus):
     assert server.url.startswith("https://")
     server.write([({"__name__": "up"}, [time.time() - 1], [1.0])])
     assert 1 == len(server.query("up"))
-    wrong = requests.get(f"{server.url}/-/ready", auth=("watcher", "wrong"), verify=str(server.ca_file), timeout=5)
+    ready, authority = f"{server.url}/-/ready", str(server.ca_file)
+    wrong = requests.get(ready, auth=("watcher", "wrong"), verify=authority, timeout=PATIENCE_SECONDS)
     assert 401 == wrong.status_code
     with pytest.raises(requests.exceptions.SSLError):
-        requests.get(f"{server.url}/-/ready", timeout=5)
+        requests.get(ready, timeout=PATIENCE_SECONDS)
 
 
 def test_client_certificates(start_prometheus: StartPrometheus):
     server = start_prometheus(client_certificates=True)
     assert server.is_ready()
     with pytest.raises(requests.ConnectionError):
-        requests.get(f"{server.url}/-/ready", verify=str(server.ca_file), timeout=5)
+        requests.get(f"{server.url}/-/ready", verify=str(server.ca_file), timeout=PATIENCE_SECONDS)
 
 
 def test_node_exporter_reports_this_machine(node_exporter: NodeExporter):
-    answer = node_exporter.session.get(f"{node_exporter.url}/metrics", timeout=10)
+    answer = node_exporter.session.get(f"{node_exporter.url}/metrics", timeout=PATIENCE_SECONDS)
     assert "node_cpu_seconds_total{" in answer.text
     assert "node_memory_MemTotal_bytes " in answer.text
 

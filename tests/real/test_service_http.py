@@ -307,7 +307,7 @@ def test_tls_files_that_do_not_work_are_named(tmp_path: Path, certificates: Path
     (certificates / "server.key").write_bytes((certificates / "client.key").read_bytes())
     service = run_service(config=tls_settings(certificates, clients=False), wait=False)
     assert service.process is not None
-    assert 1 == service.process.wait(20)
+    assert 1 == service.process.wait(PATIENCE_SECONDS)
     assert "TLS" in service.log()
     assert "Traceback" not in service.log()
 

@@ -145,13 +145,13 @@ def test_the_kep_shape_has_the_nodes_directly_under_data(service, fleet):
 
 def test_the_document_says_when_and_where_from(service, fleet):
     """window.end is the newest sample, timestamp the fetch, Age the age of the newest sample."""
-    answer = service.get("/watcher")
+    before, answer, after = time.time(), service.get("/watcher"), time.time()
     document = answer.json()
     end = int(fleet.times[-1])
     assert "Prometheus" == document["source"]
     assert {"duration": "15m", "start": end - 900, "end": end} == document["window"]
     assert end < document["timestamp"] <= time.time()
-    assert 0 <= time.time() - fleet.times[-1] - int(answer.headers["Age"]) < 3
+    assert before - 2 < fleet.times[-1] + int(answer.headers["Age"]) <= after
     assert {end} == {node["sampled"] for node in document["data"]["NodeMetricsMap"].values()}
 
 

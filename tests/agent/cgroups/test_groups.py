@@ -2,7 +2,6 @@
 is in tests/real."""
 
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from agent.cgroups import (
     open_tree,
 )
 from agent.cgroups.v2 import shares_of_weight
-from tests.fakes.cgroups import FakeCgroups
+from tests.fakes.cgroups import FakeCgroups, open_below
 
 UID = "04e5e9e7-8d95-44dd-9af7-ab944405fff8"
 ID = "4f" * 32
@@ -280,7 +279,6 @@ def test_a_value_that_did_not_stay_is_told(tmp_path: Path):
 
 
 def test_nothing_stays_open(fake: FakeCgroups):
-    before = set(os.listdir("/proc/self/fd"))
     with open_tree(find_layout(str(fake.root))) as tree:
         for path in (fake.pod_path(UID), fake.container_path(UID, ID), "/nowhere/else"):
             with tree.open(path) as group:
@@ -289,7 +287,7 @@ def test_nothing_stays_open(fake: FakeCgroups):
                     group.cpu()
                 except CgroupError:
                     pass
-    assert before == set(os.listdir("/proc/self/fd"))
+    assert open_below(fake.root) == []
 
 
 # --- pure ------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from agent.model import State
 from agent.qos import QosClass
 from agent.state import COLLECTED, Readings
 from tests.agent.state.node import CORE, MIB, FakeNode, container_id, pod, uid
+from tests.fakes.cgroups import open_below
 
 OF_NODE = {
     "cpu_total_usage",
@@ -520,12 +520,12 @@ def test_a_thousand_pods_leave_nothing_open_and_nothing_behind(node: FakeNode):
         node.run(facts, {"memory": MIB}, {"memory": MIB})
     node.pods.pods = everything
     node.collect()
-    open_files = set(os.listdir("/proc/self/fd"))
+    open_files = open_below(node.root)
     state = node.after(10)
     assert len(state.pods) == 1000
     assert all(found.cpu == 0.0 and found.memory == MIB for found in state.pods)
     assert len(state.metrics["container_cpu_total_usage"]) == 2000
-    assert not set(os.listdir("/proc/self/fd")) - open_files
+    assert open_below(node.root) == open_files
     node.pods.pods = everything[:1]
     assert len(node.after(10).metrics["container_cpu_total_usage"]) == 2
 
