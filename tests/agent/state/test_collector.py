@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from agent.qos import QosClass
 from agent.state import COLLECTED, Readings
 from tests.agent.state.node import CORE, MIB, FakeNode, container_id, pod, uid
 from tests.fakes.cgroups import open_below
+from tests.waiting import eventually
 
 OF_NODE = {
     "cpu_total_usage",
@@ -531,15 +533,21 @@ def test_a_thousand_pods_leave_nothing_open_and_nothing_behind(node: FakeNode):
 
 
 def test_a_cycle_does_not_hold_the_event_loop(node: FakeNode):
-    """It is read in a thread: others run meanwhile."""
-    for number in range(50):
-        node.run(pod(number, 1), {}, {})
+    """It is read in a thread: while that waits for a file, others run."""
+    file = node.proc.path("loadavg")
+    text = file.read_bytes()
+    file.unlink()
+    os.mkfifo(file)
 
-    async def count() -> int:
-        cycle, turns = asyncio.create_task(node.collector.collect(node.time)), 0
-        while not cycle.done():
-            turns += 1
-            await asyncio.sleep(0)
-        return turns
+    def opened() -> int:
+        return os.open(file, os.O_WRONLY | os.O_NONBLOCK)  # which the kernel refuses until somebody reads
 
-    assert asyncio.run(count()) > 5
+    async def look() -> State:
+        cycle = asyncio.create_task(node.collector.collect(node.time))
+        pipe = await eventually(opened, what="the file to be read", ignoring=(OSError,))
+        assert not cycle.done()
+        os.write(pipe, text)
+        os.close(pipe)
+        return await cycle
+
+    assert asyncio.run(look()).value("cpu_load_1_min") == 0.5
