@@ -489,7 +489,7 @@ def test_it_hangs_and_goes_on(prometheus: Prometheus):
     async def work(provider: PrometheusProvider) -> None:
         now = time.time()
 
-        async def whole() -> bool:
+        async def whole():
             return 7 == len((await provider.fetch(now - 180, now)).batches)
 
         # On a busy machine half a second may be too short for an answer once in a while.

@@ -269,7 +269,7 @@ def test_a_prometheus_that_dies_and_comes_back(start_prometheus: StartPrometheus
         prometheus.start()
         poll_until(service, lambda answer: answer.status == 200, what="the answer to be back")
         service.wait_for_status(200, "/watcher/health")
-        assert 200 == service.get("/readyz").status
+        service.wait_for_status(200, "/readyz")
         wait_for(lambda: is_as_in_prometheus(service, prometheus), what="the gap to be filled")
     check_one_line_each_way(service)
 
