@@ -29,7 +29,6 @@ import numpy as np
 from benchmarks.report import Table, amount, at_most
 from benchmarks.source import Virtual
 from benchmarks.stall import watching
-from watcher.api.responses import compressed
 from watcher.client import to_pods
 from watcher.client.arrays import decoded_pods
 from watcher.kube.answers import read_large_page
@@ -40,7 +39,7 @@ from watcher.providers.metrics_server_pods import POD_METRICS, _unhurried, read_
 from watcher.providers.prometheus_answers import read_envelope, series_of
 from watcher.providers.prometheus_pods import joined, read_values
 from watcher.providers.prometheus_transport import _unhurried as _unhurried_series
-from watcher.publish import Encoding
+from watcher.publish import Encoding, compressed
 
 START = 1_700_000_040.0
 ROUNDS = 10

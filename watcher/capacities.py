@@ -1,12 +1,12 @@
-"""How large nodes are, from whoever has it at hand: a copy of the cluster's node list, or the one machine that is the
-source. Needed where amounts are wanted of what the watcher knows in percent.
+"""Which nodes there are and how large they are, from whoever has it at hand: a copy of the cluster's node list, or the
+one machine that is the source. Needed where amounts are wanted of what the watcher knows in percent.
 
 Pure: no I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
 
 from watcher.kube import Node, ObjectMetadata, nano
@@ -28,6 +28,15 @@ class KnowsNodes(Protocol):
 
     def node_metadata(self, node: str) -> ObjectMetadata | None:
         """Who a node is, with its labels; None where there is no such node. May be called from any thread."""
+        ...
+
+
+@runtime_checkable
+class ListsNodes(Protocol):
+    """A provider or directory that knows which nodes the cluster has."""
+
+    def node_names(self) -> Collection[str] | None:
+        """The nodes of the cluster, as of the last list of them; None where none has come. Answers from memory."""
         ...
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from watcher.capacities import capacities_of
@@ -93,6 +93,10 @@ class ClusterNodes:
         """Who a node is; None where there is no such node."""
         known = self._informer.objects.get(node)
         return None if known is None else known.metadata
+
+    def node_names(self) -> Collection[str] | None:
+        """The nodes as of the last list; None as long as none has come."""
+        return self._informer.objects.keys() if self._informer.synced.is_set() else None
 
     def trouble(self) -> str:
         """Why the list is not there, or may be out of date, and what to do about it; empty while all is well."""

@@ -271,6 +271,16 @@ class MetricWindows:
 
 
 @dataclass(frozen=True, slots=True)
+class LastSample:
+    """What a node showed last: the time of its newest sample in unix seconds, and its last CPU and Memory in percent,
+    None where it had none."""
+
+    sampled: float
+    cpu: float | None
+    memory: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """What one tick knew, immutable. Times are unix seconds.
 
@@ -294,6 +304,8 @@ class Snapshot:
     lost: Mapping[str, float] = field(default_factory=dict)
     """known node that vanished with many others in a partial outage -> its last sample's time; not empty means that
     the list of all nodes would be a remnant and is not served (503)"""
+    left_out: Mapping[str, LastSample] = field(default_factory=dict)
+    """node with samples that is not among `nodes`, for whatever reason -> what it showed last"""
     on_demand: Callable[[str, Operator], F64] | None = None
     samples: Callable[[str], tuple[F64, F64]] | None = None
     """metric name -> the values behind the longest window and their times, each [slots, n], newest slot first; NaN

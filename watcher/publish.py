@@ -13,9 +13,10 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from io import BytesIO
@@ -40,6 +41,7 @@ from watcher.model import (
     Snapshot,
     Window,
 )
+from watcher.silent import SilentDocument
 
 CHUNK_NODES = 1000
 LATEST_ROLLUP = ""
@@ -306,6 +308,15 @@ def gzip_of(head: bytes, middle: Deflated, tail: bytes) -> bytes:
     return b"".join((_GZIP_HEADER, first.blocks, middle.blocks, closing, trailer))
 
 
+def compressed(text: bytes, encoding: Encoding) -> bytes:
+    """`text` in a content coding."""
+    if encoding is Encoding.GZIP:
+        return gzip_of(b"", deflate(text), b"")
+    if encoding is Encoding.ZSTD:
+        return zstandard.ZstdCompressor(level=1).compress(text)
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class Ends:
     """What stands before and behind the metrics of each node, [n] each: the same in every document of a snapshot."""
@@ -445,9 +456,27 @@ def _nullable(values: F64) -> list[float | None]:
 # --- what is published -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class SilentBody:
+    """The nodes that are in no list, in every coding; `tag` is the same as long as nothing of it changes."""
+
+    names: frozenset[str]
+    tag: str
+    bodies: Mapping[Encoding, bytes]
+
+    @classmethod
+    def of(cls, document: SilentDocument) -> SilentBody:
+        """The document, written and compressed."""
+        text = msgspec.json.encode(document)
+        tag = hashlib.blake2s(text, digest_size=8).hexdigest()
+        names = frozenset(node.name for node in document.nodes)
+        return cls(names, tag, {encoding: compressed(text, encoding) for encoding in Encoding})
+
+
 class Published:
     """A snapshot with its bodies, replaced whole by the next tick. Reading needs no lock; documents other than the
-    default ones are encoded when first asked for and kept while they are few.
+    default ones are encoded when first asked for and kept while they are few. `silent` alone may be replaced, when
+    something is found out about nodes that are not in the snapshot.
 
     `tag` makes its ETags unlike those of any other snapshot; `age_s` is the age of its newest sample when it was
     published at `monotonic` seconds, so that its age later needs no wall clock.
@@ -458,6 +487,7 @@ class Published:
         self.tag = tag
         self.monotonic = monotonic
         self.age_s = age_s
+        self.silent = SilentBody.of(SilentDocument(listed=False, nodes=[]))
         self.row = {name: row for row, name in enumerate(snapshot.nodes)}
         self._default: dict[Window, Document] = {}
         self._others: OrderedDict[Selection, Document] = OrderedDict()

@@ -25,7 +25,7 @@ from typing import ParamSpec, Protocol, TypeVar
 import numpy as np
 
 from watcher import names, review
-from watcher.capacities import KnowsCapacities, KnowsNodes
+from watcher.capacities import KnowsCapacities, KnowsNodes, ListsNodes
 from watcher.findings import FindingLog
 from watcher.history import History
 from watcher.kube import ObjectMetadata
@@ -36,6 +36,7 @@ from watcher.model import (
     Finding,
     FindingKind,
     FindingsDocument,
+    LastSample,
     Metric,
     Provenance,
     ProviderHealth,
@@ -56,7 +57,8 @@ from watcher.outage import Guard
 from watcher.pod_refresh import PodConfig, PodRefresher
 from watcher.pods import PODS
 from watcher.providers.base import Fetch, Provider, ProviderError, ProviderPartial, QueryPlan, provenance
-from watcher.publish import Published
+from watcher.publish import Published, SilentBody
+from watcher.silent import SilentNodes
 from watcher.snapshot import take_snapshot, window_records
 from watcher.spans import LATE_INTERVALS, OVERLAP_S, Slice, Spans, holes
 
@@ -172,6 +174,7 @@ class Refresher:
         self._sequence = 0
         self._history = self._new_history()
         self._guard = Guard(config.limits)
+        self._silent = SilentNodes()
         self._index: NodeIndex | None = None  # of this tick; None: names stay as the source gives them
         self._naming = Naming()
         self._strange = False  # no name is a node's; there was a log line
@@ -228,6 +231,7 @@ class Refresher:
         self.findings = other.findings
         if other.provider.source == self.provider.source:
             # who was known, and who was lost, stays so: a reload must not turn what was refused into a remnant
+            self._silent = other._silent
             self._guard = other._guard
             self._guard.limits = self.config.limits
         self.stats = other.stats
@@ -298,6 +302,17 @@ class Refresher:
             return ""
         missing = f"no node has its {shortest.label} window" if self.needs_quick_ticks else "the past is not fetched"
         return f"{missing} yet; ready in {shortest.seconds - waited:.0f} s at the latest"
+
+    @property
+    def unheard(self) -> tuple[str, ...]:
+        """The nodes of the cluster that nothing was heard of, as of the last tick."""
+        return self._silent.unheard
+
+    def recall(self, found: Mapping[str, LastSample]) -> None:
+        """What was known of some of these nodes before the start. Between two ticks."""
+        self._silent.recall(found)
+        if self.published is not None:
+            self.published.silent = SilentBody.of(self._silent.document)
 
     def alive(self) -> str:
         """Empty if a tick began, or was skipped because one still ran, within 1.5 intervals; else what is wrong."""
@@ -512,7 +527,7 @@ class Refresher:
     async def _digest(self, *, now: float) -> None:
         """Compute and encode in the worker thread; publish here; then hand over to the store."""
         began = self._clock.monotonic()
-        findings, published, record = await self._in_worker(self._compute, now)
+        findings, published, record = await self._in_worker(self._compute, now, self._listed())
         self.findings.add(findings)
         if published is not None:
             self.published = published
@@ -520,12 +535,23 @@ class Refresher:
             self._store.save(record)
         self._observe("digest", self._clock.monotonic() - began)
 
-    def _compute(self, now: float) -> tuple[list[Finding], Published | None, TickRecord | None]:
+    def _compute(
+        self, now: float, listed: Collection[str] | None
+    ) -> tuple[list[Finding], Published | None, TickRecord | None]:
         self._history.forget_silent()
         if not self._history.names:
             return [], None, None  # what is published stays, until it is stale
         snapshot, findings = self._snapshot(self._history, now=now, source=self.provider.source, guard=self._guard)
-        return findings, self._encode(snapshot, now=now), self._record(snapshot)
+        published = self._encode(snapshot, now=now)
+        before = None if self.published is None else self.published.snapshot
+        published.silent = SilentBody.of(self._silent.step(snapshot, before=before, now=now, listed=listed))
+        return findings, published, self._record(snapshot)
+
+    def _listed(self) -> frozenset[str] | None:
+        """The nodes of the cluster, None where they are not known. A list without a node says nothing."""
+        sources: tuple[object, ...] = (self.directory, self.provider)
+        lists = (one.node_names() for one in sources if isinstance(one, ListsNodes))
+        return next((frozenset(names) for names in lists if names), None)
 
     # --- the names of nodes ------------------------------------------------------------------------------------------
 
@@ -624,8 +650,7 @@ class Refresher:
             self._spans.falls_behind(name, since=now - self.config.reach)
             if old is not None:
                 self._history.drop(name)
-                # under another label the nodes may have other names: those that go now did not fall silent
-                self._guard.forget()
+                self._forget_fleet()
                 reason = f"the source changed from {old.expression} to {new.expression}; its history starts anew"
                 yield Finding(FindingKind.SOURCE, "", name, now, reason, Remedy.HISTORY_EMPTIED)
 
@@ -635,10 +660,16 @@ class Refresher:
         if restored is None:
             return True
         if restored.resolution != self.config.resolution or restored.provenance.get(name) not in fitting:
-            self._guard.forget()
+            self._forget_fleet()
             return False
         self._history.load([block for block in restored.blocks if block.metric == name])
         return True
+
+    def _forget_fleet(self) -> None:
+        """Under another label the nodes may have other names: those that go now did not fall silent."""
+        self._guard.forget()
+        if self._index is None:  # else the silent are those of the cluster, whatever the source calls them
+            self._silent.forget()
 
     # --- from history to what is published ---------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from aiohttp import web
@@ -52,7 +52,16 @@ from watcher.exposition import View
 from watcher.handover import Origin
 from watcher.heap import share_one_heap
 from watcher.kube import Election, KubeClient, ObjectMetadata, find_access
-from watcher.model import FindingsDocument, MetricType, Operator, ProviderHealth, Restored, Snapshot, Window
+from watcher.model import (
+    METRIC_BY_KEY,
+    FindingsDocument,
+    MetricType,
+    Operator,
+    ProviderHealth,
+    Restored,
+    Snapshot,
+    Window,
+)
 from watcher.node_metric_objects import MANAGER
 from watcher.node_metric_publisher import LEASE, NodeMetricPublisher, PublishStats, Source, lease_namespace
 from watcher.node_metrics import Capacity, NodeUsages, PodClass, measure
@@ -61,6 +70,7 @@ from watcher.peers import Peers
 from watcher.pods import Pod, PublishedPods
 from watcher.providers.base import Provider, ProviderError, QueryPlan
 from watcher.publish import Published
+from watcher.recall import Recall
 from watcher.refresh import TICK_SHARE, Clock, Directory, RefreshConfig, Refresher, SystemClock, TickStats
 from watcher.settings import Settings, SettingsError
 from watcher.store import Store, StoreError, StoreStatus
@@ -328,6 +338,7 @@ class Watcher:
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self._origin = Origin.of(instance=secrets.token_hex(8), asked=asked_of(settings))
         self._peers = peers_of(settings)
+        self._recall = Recall()
         self._tick: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._wants_reload: Callable[[], Settings] | None = None
@@ -602,6 +613,28 @@ class Watcher:
                 self._peers = peers  # a reload: the new refresher asks
                 raise
         await refresher.tick()
+        await self._look_back(refresher)
+
+    async def _look_back(self, refresher: Refresher) -> None:
+        """What the store has of nodes that nothing was heard of since the start."""
+        unheard = refresher.unheard
+        if not unheard:
+            return
+        end = int(self.now())
+        ask = partial(
+            self._store.history,
+            metrics=[METRIC_BY_KEY[key].name for key in ("CPU", "Memory")],
+            operators=[Operator.AVG],
+            window=self.windows[0].label,
+            start=end - int(self.settings.store.retention),
+            end=end,
+        )
+        try:
+            found = await self._recall.of(unheard, lambda host: ask(host=host))
+        except StoreError:
+            return  # the store tells of that itself
+        if found:
+            refresher.recall(found)
 
     async def _take_over(self, refresher: Refresher, peers: Peers) -> None:
         """Lay the samples of other replicas over our own, where the source cannot be asked for them again."""

@@ -29,6 +29,7 @@ from watcher.model import (
     WindowRecord,
 )
 from watcher.outage import Guard, Verdict
+from watcher.silent import last_samples
 
 
 def take_snapshot(
@@ -73,7 +74,9 @@ def take_snapshot(
 
 
 def _assemble(history: History, fleet: _Fleet, verdict: Verdict, *, source: str, oldest: float) -> Snapshot:
-    rows = np.flatnonzero((fleet.sampled >= oldest) & ~verdict.quarantined)
+    stays = (fleet.sampled >= oldest) & ~verdict.quarantined
+    rows = np.flatnonzero(stays)
+    gone = np.flatnonzero(~stays & ~np.isnan(fleet.sampled)).tolist()
     nodes = tuple(fleet.nodes[row] for row in rows.tolist())
     metrics = tuple(served(windows, rows=rows, oldest=oldest) for windows in fleet.metrics)
     return Snapshot(
@@ -88,6 +91,7 @@ def _assemble(history: History, fleet: _Fleet, verdict: Verdict, *, source: str,
         age_s=np.fmax(fleet.silent_age, verdict.age_s)[rows],
         quarantined=frozenset(fleet.nodes[row] for row in np.flatnonzero(verdict.quarantined).tolist()),
         lost=dict(verdict.lost),
+        left_out=last_samples(fleet.nodes, gone, fleet.sampled, fleet.metrics),
         on_demand=OnDemand(history, end=history.end, nodes=nodes, metrics=metrics),
         samples=partial(history.samples, end=history.end, nodes=nodes),
     )

@@ -97,10 +97,14 @@ def chromium() -> Iterator[Any]:
 
 
 @contextmanager
-def tab(browser: Any, *, dark: bool = False, width: int = 1280) -> Iterator[Tab]:
-    """A page of its own, without what others have stored."""
+def tab(browser: Any, *, dark: bool = False, width: int = 1280, zone: str | None = None) -> Iterator[Tab]:
+    """A page of its own, without what others have stored; in a time `zone`, None for that of this machine."""
     context = browser.new_context(
-        color_scheme="dark" if dark else "light", viewport={"width": width, "height": 900}, reduced_motion="reduce"
+        color_scheme="dark" if dark else "light",
+        viewport={"width": width, "height": 900},
+        reduced_motion="reduce",
+        timezone_id=zone,
+        locale="en-US",
     )
     try:
         yield Tab(context.new_page())

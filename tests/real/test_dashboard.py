@@ -14,7 +14,7 @@ from tests.agent.qrm.test_process import RESERVED, Qrm, the_seeds_machine
 from tests.agent.test_process import POD, AgentProcess, Machine, agent
 from tests.fakes.kube import PODS, FakeKube
 from tests.fakes.kubelet import FakeKubelet
-from tests.fakes.service import FakeService, Live, Protection
+from tests.fakes.service import FakeService, Live, Protection, stored
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
 from tests.real.browser import Tab, chromium, tab
 from tests.real.fleet import make_fleet, recording_rule_series
@@ -25,6 +25,9 @@ from tests.waiting import wait_for
 from tests.watcher.test_agent_pages import a_dashboard, an_agent, showing
 from tests.watcher.test_agent_places import listed, put, selected
 from watcher.agent_pages import Kind
+from watcher.model import FindingEntry
+from watcher.publish import SilentBody
+from watcher.silent import SilentDocument, SilentNode
 
 pytestmark = pytest.mark.real
 
@@ -374,15 +377,73 @@ def test_over_a_real_prometheus(tmp_path: Path, light: Tab) -> None:
 
 
 def test_nodes_that_are_not_fresh_say_so(light: Tab) -> None:
-    """Those in quarantine are in no list of the API; a silent node says for how long."""
+    """Those in quarantine are in no list of the API; one with old samples says how old they are."""
     fleet = publish(snapshot_of(small_fleet(), ages={"node-2": 120.0}, quarantined=["stuck"]))
     with Live(FakeService(published=fleet)) as live:
-        light.open(f"{url(live)}#/fleet?as=table&sort=name", shows="1 silent, 1 quarantined")
+        light.open(f"{url(live)}#/fleet?as=table&sort=name", shows="1 stale, 1 quarantined")
         states = [row[:2] for row in light.cells("Nodes")]
-        assert [["node-1", "fresh"], ["node-2", "silent for 2 min"], ["node-3", "fresh"]] == states[:3]
+        assert [["node-1", "fresh"], ["node-2", "stale for 2 min"], ["node-3", "fresh"]] == states[:3]
         assert [["stuck", "quarantined"]] == states[3:]
-        light.page.get_by_label("Show").select_option("silent")
+        light.page.get_by_label("Show").select_option("stale")
         assert ["node-2"] == [row[0] for row in light.cells("Nodes")]
+
+
+def with_silent(*nodes: SilentNode) -> FakeService:
+    """Three nodes that are served, and these."""
+    published = publish(snapshot_of(small_fleet()))
+    published.silent = SilentBody.of(SilentDocument(listed=True, nodes=list(nodes)))
+    return FakeService(published=published)
+
+
+def test_silent_nodes_are_seen_and_counted_in_nothing(browser: Any) -> None:
+    """Since when, and what they showed last; one that was never heard of is another thing. Filters and orders know
+    them, the mean and the distribution do not; and each has its page."""
+    silent = with_silent(SilentNode("dead", END - 1200.0, 95.04, 40.0), SilentNode("unscraped"))
+    silent.found.findings.append(FindingEntry("stale", "dead", "", "it is left out", "left_out", 1, 1_699_999_900, 1))
+    silent.series = [stored({int(END) - 1260: 91.0})]
+    since = "silent for 20 min, since Nov 14, 21:53:20"
+    with Live(silent) as live, tab(browser, zone="UTC") as opened:
+        opened.open(f"{url(live)}#/fleet?sort=age", shows="1 silent, 1 never heard of")
+        numbers = [each.split("\n") for each in opened.page.locator(".numbers dd").all_inner_texts()]
+        assert [["5", "1 silent, 1 never heard of"], ["45.3 %"]] == numbers[:2]
+        assert [] == opened.unfit()
+        assert opened.page.locator("svg[role=img]").get_attribute("aria-label") == (
+            "Nodes by CPU: 1 from 25 to 30 %, 1 from 50 to 55 %, 1 from 60 to 65 %"
+        )
+        cells = opened.page.get_by_role("listbox", name="Nodes as cells")
+        cells.focus()
+        assert f"dead, {since}, last CPU 95.0 %, Memory 40.0 %" == cells.get_by_role("option").inner_text()
+        opened.press("ArrowRight")
+        assert cells.get_by_role("option").inner_text().startswith("unscraped, never heard of")
+        opened.open(f"{url(live)}#/fleet?as=table&sort=age", shows="1 silent, 1 never heard of")
+        rows = opened.cells("Nodes")
+        assert ["dead", f"{since}; last CPU 95.0 %, Memory 40.0 %", *["–"] * 5] == rows[0]
+        assert ["unscraped", "never heard of", *["–"] * 5] == rows[1]
+        for state, names in {
+            "silent": ["dead"],
+            "unheard": ["unscraped"],
+            "fresh": ["node-1", "node-2", "node-3"],
+        }.items():
+            opened.page.get_by_label("Show").select_option(state)
+            assert names == sorted(row[0] for row in opened.cells("Nodes"))
+        opened.open(f"{url(live)}#/node/dead", shows="since Nov 14, 21:53:20; in no list")
+        opened.wait_for("95.0 %")
+        opened.wait_for("it is left out")
+        wait_for(lambda: "15m: last 91.0 %" in history_of(opened, "CPU, mean"), what="its history to be drawn")
+        assert [] == opened.unfit()
+        assert [] == opened.errors()
+
+
+def test_a_node_that_is_heard_again_is_silent_no_more(light: Tab) -> None:
+    """Whichever of the two answers knows it first."""
+    service = with_silent(SilentNode("node-1", END - 1200.0), SilentNode("dead", END - 1200.0))
+    with Live(service) as live:
+        light.open(f"{url(live)}#/fleet?as=table&sort=name", shows="1 silent")
+        assert ["dead", "node-1", "node-2", "node-3"] == [row[0] for row in light.cells("Nodes")]
+        service.published = with_silent().published
+        light.ask_now()
+        light.wait_for("all fresh")
+        assert [] == light.wrong
 
 
 def test_the_cells_can_be_walked_through_and_read_aloud(light: Tab) -> None:

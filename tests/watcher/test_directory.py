@@ -114,12 +114,13 @@ def test_without_the_permission_there_are_no_names_and_the_verb_is_named():
         async def work(nodes: ClusterNodes) -> None:
             async with asyncio.timeout(30):
                 await nodes.settle(600.0)
-            assert await nodes.index() is None
+            assert (None, None) == (await nodes.index(), nodes.node_names())
             assert "it will not list nodes (403 Forbidden)" in nodes.trouble()
             assert "names stay as the source gives them" in nodes.trouble()
             assert 'verbs: ["list"]' in nodes.trouble()
             server.forbidden.clear()
             await means(nodes, "10.0.0.1", is_now="a")
+            assert ["a"] == list(nodes.node_names() or ())
             await eventually(lambda: not nodes.trouble(), what="the trouble to end")
 
         follow(server, work)

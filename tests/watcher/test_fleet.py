@@ -327,5 +327,6 @@ def test_pods_are_told_with_what_their_nodes_load_is_made_of() -> None:
     assert told.usage.memory.sum() == pytest.approx(memory.sum())
     assert len(told.usage.pods) == len(simulated.pods())
     assert told.origin.source == "Demo"
+    assert set(simulated.fleet.names) == set(provider.node_names())
     capacities = asyncio.run(provider.capacities())
     assert capacities["general-a-01"].milli_cores == 8000

@@ -78,6 +78,7 @@ def _routes(service: Service, health: HealthHandlers, *, current: Current, makin
         Route("/api/v1/history", "history", past.history, operations.HISTORY),
         Route("/api/v1/findings", "findings", past.findings, operations.FINDINGS),
         Route("/api/v1/overview", "overview", health.overview, operations.OVERVIEW),
+        Route("/api/v1/silent", "silent", past.silent, operations.SILENT),
         Route("/api/v1/samples", "samples", past.samples, operations.SAMPLES),
         Route("/healthz", "healthz", health.healthz, operations.HEALTHZ, access=Access.OPEN),
         Route("/readyz", "readyz", health.readyz, operations.READYZ, access=Access.OPEN),

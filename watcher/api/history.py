@@ -1,4 +1,5 @@
-"""What was, and what was found: stored windows of a node, findings, and the samples that a replica starts with."""
+"""What was, and what was found: stored windows of a node, findings, the nodes that fell silent, and the samples that a
+replica starts with."""
 
 from __future__ import annotations
 
@@ -25,11 +26,20 @@ from watcher.api.parameters import (
     window_of,
 )
 from watcher.api.refusals import nothing_known, unknown_host
-from watcher.api.responses import sent
-from watcher.api.routing import ApiError
+from watcher.api.responses import (
+    SMALL_BODY,
+    coded,
+    encoding_for,
+    has_it,
+    not_modified,
+    plain_encoding_for,
+    sent,
+)
+from watcher.api.routing import JSON, ApiError
 from watcher.api.series import history_body
 from watcher.api.service import HistoryUnavailable, Service
 from watcher.model import METRICS
+from watcher.publish import Encoding
 
 DEFAULT_STEP_S = 60
 HOUR_S = 3600
@@ -82,6 +92,27 @@ class HistoryHandlers:
         found = self._service.findings_document()
         return await self._making.encoded(request, partial(msgspec.json.encode, found))
 
+    async def silent(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """The nodes that nothing is heard of. Answered also while the list of the others is not."""
+        query_values(request.rel_url.raw_query_string, known=())
+        published = self._service.published
+        if published is None:
+            raise nothing_known(self._service)
+        silent = published.silent
+        small = len(silent.bodies[Encoding.IDENTITY]) <= SMALL_BODY
+        encoding = plain_encoding_for(request) if small else encoding_for(request)
+        etag = f'"{silent.tag}-{encoding}"'
+        plain = {
+            hdrs.CONTENT_TYPE: JSON,
+            hdrs.VARY: hdrs.ACCEPT_ENCODING,
+            hdrs.CACHE_CONTROL: f"{self._current.scope}no-cache",
+            hdrs.ETAG: etag,
+        }
+        headers = coded(CIMultiDict(plain), encoding)
+        if has_it(request, etag):
+            return not_modified(headers)
+        return sent(silent.bodies[encoding], headers)
+
     async def samples(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """What a replica that starts needs of one that is ready."""
         query_values(request.rel_url.raw_query_string, known=())
@@ -93,4 +124,6 @@ class HistoryHandlers:
 
     def _knows(self, host: str) -> bool:
         published = self._service.published
-        return published is not None and (host in published.row or host in published.snapshot.lost)
+        return published is not None and (
+            host in published.row or host in published.snapshot.lost or host in published.silent.names
+        )

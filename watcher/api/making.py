@@ -10,9 +10,9 @@ from typing import Any, TypeVar, cast
 
 from aiohttp import hdrs, web
 
-from watcher.api.responses import SMALL_BODY, Kept, coded, compressed, encoding_for, plain_encoding_for, sent
+from watcher.api.responses import SMALL_BODY, Kept, coded, encoding_for, plain_encoding_for, sent
 from watcher.api.routing import JSON
-from watcher.publish import Encoding
+from watcher.publish import Encoding, compressed
 
 WORKERS = 2  # threads that encode what is not ready; the tick and the provider have their own
 Made = TypeVar("Made")

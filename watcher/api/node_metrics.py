@@ -20,7 +20,6 @@ from watcher.api.responses import (
     SMALL_BODY,
     Kept,
     coded,
-    compressed,
     encoding_for,
     has_it,
     not_modified,
@@ -31,7 +30,7 @@ from watcher.api.routing import JSON, ApiError
 from watcher.api.service import Service
 from watcher.collect_policy import CollectPolicies, CollectPolicy
 from watcher.node_metrics import NodeMetricReport, make_report, node_statuses, period_of
-from watcher.publish import Encoding, Published
+from watcher.publish import Encoding, Published, compressed
 
 CAPACITY_HINT = (
     'amounts need the capacity of nodes: set kubernetes.node_names = "on" (and kubernetes.kubeconfig outside the '

@@ -20,7 +20,6 @@ from watcher.api.parameters import hosts_of, query_values, shape_of
 from watcher.api.refusals import nothing_selected, refuse_remnant, row_of
 from watcher.api.responses import (
     SMALL_BODY,
-    compressed,
     encoding_for,
     etag_of,
     has_it,
@@ -29,7 +28,7 @@ from watcher.api.responses import (
     sent,
 )
 from watcher.model import Column
-from watcher.publish import Document, Encoding, Published, Selection, Shape, columns
+from watcher.publish import Document, Encoding, Published, Selection, Shape, columns, compressed
 
 _WATCHER = operations.WATCHER.query_names
 _WATCHER_HOST = operations.WATCHER_HOST.query_names

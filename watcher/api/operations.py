@@ -22,6 +22,7 @@ from watcher.model import (
 )
 from watcher.node_metrics import KoordinatorNodeMetric, KoordinatorNodeMetricList
 from watcher.publish import Shape
+from watcher.silent import SilentDocument
 
 
 class AliveDocument(msgspec.Struct):
@@ -251,6 +252,16 @@ OVERVIEW = Operation(
     "The state of the service, and the nodes that are left out",
     {200: Answer("whatever it is", OverviewDocument)},
     description="What the dashboard asks first. Probes ask /readyz, whose status says the same.",
+)
+SILENT = Operation(
+    "The nodes that are in no list, since nothing is heard of them",
+    {
+        200: Answer("by name, possibly none", SilentDocument),
+        304: _NOT_MODIFIED,
+        404: failure("no_metrics: no tick yet"),
+    },
+    description="Those in quarantine or lost in a partial outage are in /api/v1/overview. Answered whatever /watcher "
+    "says, for who looks for such a node; schedulers have no use for it.",
 )
 PAGE = Operation("The dashboard", {200: Answer("HTML", media_type="text/html"), 304: _NOT_MODIFIED})
 PAGE_FILE = Operation(

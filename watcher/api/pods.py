@@ -16,11 +16,11 @@ from watcher.api.current import KEPT_BYTES, Current
 from watcher.api.making import Making
 from watcher.api.parameters import query_values
 from watcher.api.refusals import stale, unknown_host
-from watcher.api.responses import Kept, coded, compressed, encoding_for, has_it, not_modified, sent
+from watcher.api.responses import Kept, coded, encoding_for, has_it, not_modified, sent
 from watcher.api.routing import JSON, ApiError
 from watcher.api.service import Service
 from watcher.pods import PublishedPods
-from watcher.publish import Encoding
+from watcher.publish import Encoding, compressed
 
 _PODS = operations.PODS.query_names
 

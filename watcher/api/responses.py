@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import msgspec
-import zstandard
 from aiohttp import hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
@@ -22,7 +21,7 @@ from watcher.api.negotiation import choose, choose_plain, has_already
 from watcher.api.parameters import SHOWN_CHARACTERS
 from watcher.api.refusals import refuse_encodings
 from watcher.api.routing import JSON
-from watcher.publish import Encoding, Published, Selection, deflate, gzip_of
+from watcher.publish import Encoding, Published, Selection
 
 PIECE_BYTES = 1 << 18  # of a large body, sent at once
 SMALL_BODY = 1400  # bytes: fits into one packet, so compressing it gains nothing
@@ -106,15 +105,6 @@ def json_response(body: msgspec.Struct) -> web.Response:
     """A small body that is true at this moment only."""
     headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
     return web.Response(body=msgspec.json.encode(body), headers=headers)
-
-
-def compressed(text: bytes, encoding: Encoding) -> bytes:
-    """`text` in a content coding."""
-    if encoding is Encoding.GZIP:
-        return gzip_of(b"", deflate(text), b"")
-    if encoding is Encoding.ZSTD:
-        return zstandard.ZstdCompressor(level=1).compress(text)
-    return text
 
 
 # --- bodies that are kept ------------------------------------------------------------------------------------------

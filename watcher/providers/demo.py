@@ -68,6 +68,10 @@ class DemoProvider:
         """How large the nodes are."""
         return await asyncio.to_thread(capacities_of, self._cluster.nodes)
 
+    def node_names(self) -> Collection[str]:
+        """The nodes of the simulated cluster."""
+        return self._cluster.nodes.keys()
+
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
         """What the nodes showed between the two."""
         keys = [key for key in METRICS if only is None or METRIC_BY_KEY[key].name in only]

@@ -236,6 +236,10 @@ class MetricsServerProvider:
         known = self._nodes.objects.get(node)
         return None if known is None else known.metadata
 
+    def node_names(self) -> Collection[str] | None:
+        """The cluster's nodes as of the last list; None as long as none has come."""
+        return self._nodes.objects.keys() if self._nodes.synced.is_set() else None
+
     def _had(self) -> list[str]:
         return [key for key in self.keys if key in RESOURCES]
 

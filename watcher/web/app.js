@@ -30,7 +30,7 @@ let shown = ""; // name and argument of the view
 let timer = 0;
 
 const app = {
-  state: { overview: null, overviewAt: 0, columns: null, columnsError: null, nodes: [], answered: true, why: null },
+  state: { overview: null, overviewAt: 0, columns: null, columnsError: null, silent: null, nodes: [], answered: true, why: null },
   params: new URLSearchParams(),
   argument: "",
 
@@ -123,8 +123,8 @@ function poll() {
 }
 
 async function round() {
-  await Promise.all([askOverview(), askColumns()]);
-  app.state.nodes = nodesOf(app.state.columns, app.state.overview);
+  await Promise.all([askOverview(), askColumns(), askSilent()]);
+  app.state.nodes = nodesOf(app.state.columns, app.state.overview, app.state.silent);
   showState();
   view?.update();
   try {
@@ -155,6 +155,16 @@ async function askColumns() {
     if (!(error instanceof ApiError)) throw error;
     state.columnsError = error;
     if (error.code === "no_metrics" || error.status === 400) state.columns = null;
+  }
+}
+
+/** What cannot be asked now stays as it was: the overview tells what is wrong. */
+async function askSilent() {
+  try {
+    app.state.silent = (await ask("api/v1/silent")).body;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (error.code === "no_metrics") app.state.silent = null;
   }
 }
 

@@ -1,13 +1,14 @@
 // The fleet as cells: as large as they can be and still be seen at once; few of them have room for name and value.
 
 import { colour, heat } from "./theme.js";
-import { STATES } from "./load.js";
-import { NONE } from "./format.js";
+import { LABELS, STATES } from "./load.js";
+import { NONE, seconds } from "./format.js";
 
 const GAP = 2;
 const TILE = { width: 150, height: 46 }; // a cell with text
 const SMALLEST = 9;
 const LARGEST = 40;
+const NOT_SERVED = [STATES.quarantined, STATES.lost, STATES.unheard];
 
 export class Cells {
   constructor() {
@@ -57,8 +58,7 @@ export class Cells {
     context.font = "12px system-ui, sans-serif";
     context.fillText(node.name, x + 8, y + 6, width - 16);
     context.font = "600 14px system-ui, sans-serif";
-    const note = { silent: ", silent", quarantined: "quarantined", lost: "lost" }[node.state] ?? "";
-    context.fillText(load ? `${load.mean.toFixed(0)} %${note}` : note || NONE, x + 8, y + height - 20, width - 16);
+    context.fillText(note(node, load), x + 8, y + height - 20, width - 16);
   }
 
   hit(x, y) {
@@ -81,16 +81,24 @@ export class Cells {
   }
 }
 
-/** One cell. Its state shows without colour: silent is striped, quarantined crossed out, lost an empty frame; over the
- *  right `marked` pixels of it. */
+function note(node, load) {
+  if (load) return `${load.mean.toFixed(0)} %${node.state === STATES.stale ? ", stale" : ""}`;
+  if (node.state === STATES.silent) return `silent for ${seconds(node.age)}`;
+  return NOT_SERVED.includes(node.state) ? LABELS[node.state] : NONE;
+}
+
+/** One cell. Its state shows without colour: stale is striped, quarantined crossed out, lost an empty dashed frame,
+ *  silent has a flat line, one never heard of a dot; over the right `marked` pixels of it. */
 export function paintCell(context, node, metric, box, marked = box.width) {
   const load = node[metric];
   context.fillStyle = load ? heat(load.mean).fill : colour("card");
   context.fillRect(box.x, box.y, box.width, box.height);
   if (node.state === STATES.fresh && load) return;
   const { y, height } = box, width = Math.min(marked, box.width), x = box.x + box.width - width;
+  // a cell with text has its second line in the way of these
+  const middle = marked < box.width ? { x: x + width - 16, y: y + 13, room: 13 } : { x: x + width / 2, y: y + height / 2, room: width / 2 };
   if (!load) {
-    context.strokeStyle = colour("quiet");
+    context.strokeStyle = colour(node.state === STATES.silent ? "bad" : "quiet");
     context.lineWidth = 1;
     context.setLineDash(node.state === STATES.lost ? [3, 3] : []);
     context.strokeRect(box.x + 0.5, box.y + 0.5, box.width - 1, box.height - 1);
@@ -103,7 +111,7 @@ export function paintCell(context, node, metric, box, marked = box.width) {
   context.strokeStyle = load ? heat(load.mean).ink : colour("quiet");
   context.lineWidth = 1.5;
   context.beginPath();
-  if (node.state === STATES.silent) {
+  if (node.state === STATES.stale) {
     context.globalAlpha = 0.45;
     for (let at = -height; at < width; at += 7) {
       context.moveTo(x + at, y + height);
@@ -115,6 +123,14 @@ export function paintCell(context, node, metric, box, marked = box.width) {
     context.lineTo(x + width, y + height);
     context.moveTo(x + width, y);
     context.lineTo(x, y + height);
+  } else if (node.state === STATES.silent) {
+    context.strokeStyle = colour("bad");
+    context.lineWidth = 2;
+    context.moveTo(middle.x - middle.room * 0.6, middle.y);
+    context.lineTo(middle.x + middle.room * 0.6, middle.y);
+  } else if (node.state === STATES.unheard) {
+    context.lineWidth = 2;
+    context.arc(middle.x, middle.y, Math.max(0.5, middle.room / 4), 0, 2 * Math.PI);
   }
   context.stroke();
   context.restore();

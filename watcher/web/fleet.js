@@ -3,23 +3,37 @@
 import { CanvasList } from "./canvas-list.js";
 import { Cells, paintCell } from "./cells.js";
 import { choice, el, field, numbers, renew, select, svg, table } from "./dom.js";
-import { NONE, count, percent, seconds } from "./format.js";
-import { METRICS, STATES, chosen, histogram, totals } from "./load.js";
+import { NONE, count, moment, percent, seconds } from "./format.js";
+import { LABELS, METRICS, STATES, chosen, histogram, totals } from "./load.js";
 import { heat, onThemeChange } from "./theme.js";
 
 const MOST_ROWS = 100;
 const DIGIT = 7.7; // pixels of a picture's text
 const SORTS = [["load", "load"], ["deviation", "deviation"], ["age", "silent for longest"], ["name", "name"]];
-const SHOWS = [["all", "all nodes"], ["fresh", "fresh"], ["silent", "silent"], ["quarantined", "quarantined"], ["lost", "lost"]];
+const SHOWS = [["all", "all nodes"], ...Object.entries(LABELS)];
 
 /** The lines of a node, for tips and screen readers. */
 export function describe(node) {
   const line = (label, load) => load
     ? `${label} ${percent(load.mean)}${load.deviation == null ? "" : ` ± ${percent(load.deviation)}`} (${load.window})`
     : `${label} ${NONE}`;
-  const state = { fresh: [], silent: [`silent for ${seconds(node.age ?? 0)}`], quarantined: ["quarantined: its metrics cannot be right"],
-    lost: [`lost in a partial outage, ${seconds(node.age ?? 0)} ago`] }[node.state];
+  const age = seconds(node.age ?? 0);
+  const state = {
+    fresh: [], stale: [`stale: its last sample is ${age} old`], silent: node.last ? [silence(node), lastLoad(node)] : [],
+    unheard: ["never heard of: the cluster has it, the source does not"],
+    quarantined: ["quarantined: its metrics cannot be right"], lost: [`lost in a partial outage, ${age} ago`],
+  }[node.state];
   return [node.name, ...state, ...(node.cpu || node.memory ? [line("CPU", node.cpu), line("Memory", node.memory)] : [])];
+}
+
+/** How long a node has been silent, and since when. */
+function silence(node) {
+  return `silent for ${seconds(node.age)}, since ${moment(node.last.sampled)}`;
+}
+
+function lastLoad({ last }) {
+  const known = [["CPU", last.cpu], ["Memory", last.memory]].filter(([, value]) => value != null);
+  return known.length ? `last ${known.map(([name, value]) => `${name} ${percent(value)}`).join(", ")}` : "its last load is not known";
 }
 
 export function openNode(node) {
@@ -104,7 +118,7 @@ function totalsOf(nodes, metric) {
   const other = Object.entries(states).filter(([state, many]) => many && state !== STATES.fresh);
   const name = METRICS[metric];
   return numbers([
-    ["Nodes", [nodes.length.toLocaleString("en"), other.map(([state, many]) => `${many} ${state}`).join(", ") || "all fresh"]],
+    ["Nodes", [nodes.length.toLocaleString("en"), other.map(([state, many]) => `${many} ${LABELS[state]}`).join(", ") || "all fresh"]],
     [`${name}, mean`, percent(mean)],
     [`${name}, median`, percent(median)],
     [`${name}, 90th percentile`, percent(p90)],
@@ -152,7 +166,7 @@ function text(x, y, content) {
 function rows(nodes) {
   const shown = nodes.slice(0, MOST_ROWS);
   const cells = shown.map((node) => [
-    el("a", { href: `#/node/${encodeURIComponent(node.name)}` }, node.name), node.age == null ? node.state : `${node.state} for ${seconds(node.age)}`,
+    el("a", { href: `#/node/${encodeURIComponent(node.name)}` }, node.name), inWords(node),
     percent(node.cpu?.mean), percent(node.cpu?.deviation), percent(node.memory?.mean), percent(node.memory?.deviation),
     node.cpu?.window ?? NONE,
   ]);
@@ -160,6 +174,11 @@ function rows(nodes) {
     ["± deviation", "number"], ["Window"]], cells, { empty: "no node is like that" });
   const rest = nodes.length - shown.length;
   return rest > 0 ? el("div", {}, made, el("p.quiet", {}, `and ${count(rest, "more node", "more nodes")}: filter by name or state`)) : made;
+}
+
+function inWords(node) {
+  if (node.state === STATES.silent) return `${silence(node)}; ${lastLoad(node)}`;
+  return node.age == null ? LABELS[node.state] : `${LABELS[node.state]} for ${seconds(node.age)}`;
 }
 
 function key(metric) {
@@ -174,7 +193,7 @@ function key(metric) {
   const load = (mean) => ({ [metric]: { mean } });
   return [
     ...[5, 35, 60, 80, 95].map((mean) => sample({ ...load(mean), state: STATES.fresh }, `${mean} %`)),
-    sample({ ...load(50), state: STATES.silent }, "silent: its last windows"),
-    sample({ state: STATES.quarantined }, "quarantined"), sample({ state: STATES.lost }, "lost"),
+    sample({ ...load(50), state: STATES.stale }, "stale: its last windows"), sample({ state: STATES.silent }, "silent"),
+    ...[STATES.unheard, STATES.quarantined, STATES.lost].map((state) => sample({ state }, LABELS[state])),
   ];
 }

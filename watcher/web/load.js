@@ -1,22 +1,35 @@
 // From the documents of the API to nodes with their load. No elements, no questions.
 
-/** A node is fresh, silent (its last windows are served, with their age), quarantined or lost (it has no load). */
-export const STATES = { fresh: "fresh", silent: "silent", quarantined: "quarantined", lost: "lost" };
+/** A node is fresh, stale (its last windows are served, with their age), or it is in no list and has no load: silent
+ *  (it gives no samples any more), unheard (the cluster has it, and it never gave any), quarantined, or lost. */
+export const STATES = { fresh: "fresh", stale: "stale", silent: "silent", unheard: "unheard", quarantined: "quarantined", lost: "lost" };
+/** The same as they are told. */
+export const LABELS = { ...STATES, unheard: "never heard of" };
 export const METRICS = { cpu: "CPU", memory: "Memory" };
 
-/** Nodes with { name, state, age, cpu, memory }, of which the last two are { mean, deviation, window } or null. */
-export function nodesOf(columns, overview) {
+/** Nodes with { name, state, age, cpu, memory }, of which the last two are { mean, deviation, window } or null; silent
+ *  ones with { last: { sampled, cpu, memory } } too, which is no load: it counts in nothing. */
+export function nodesOf(columns, overview, silent) {
   const cpu = loadsOf(columns, METRICS.cpu);
   const memory = loadsOf(columns, METRICS.memory);
   const ages = columns?.age_s ?? [];
   const nodes = (columns?.nodes ?? []).map((name, row) => ({
-    name, state: ages[row] == null ? STATES.fresh : STATES.silent, age: ages[row] ?? null, cpu: cpu[row], memory: memory[row],
+    name, state: ages[row] == null ? STATES.fresh : STATES.stale, age: ages[row] ?? null, cpu: cpu[row], memory: memory[row],
   }));
   const without = (name, state, age) => ({ name, state, age, cpu: null, memory: null });
   for (const name of overview?.quarantined ?? []) nodes.push(without(name, STATES.quarantined, null));
   const there = new Set(nodes.map((node) => node.name));
   for (const { name, sampled } of overview?.lost ?? []) {
     if (!there.has(name)) nodes.push(without(name, STATES.lost, overview.time - sampled));
+    there.add(name);
+  }
+  for (const { name, sampled, cpu: lastCpu, memory: lastMemory } of silent?.nodes ?? []) {
+    if (there.has(name)) continue; // heard of again since
+    if (sampled == null) nodes.push(without(name, STATES.unheard, null));
+    else {
+      const age = Math.max(0, (overview?.time ?? sampled) - sampled);
+      nodes.push({ ...without(name, STATES.silent, age), last: { sampled, cpu: lastCpu, memory: lastMemory } });
+    }
   }
   return nodes;
 }
@@ -40,9 +53,14 @@ const byName = (a, b) => compare(a.name, b.name);
 const ORDERS = {
   load: (metric) => (a, b) => (b[metric]?.mean ?? -1) - (a[metric]?.mean ?? -1),
   deviation: (metric) => (a, b) => (b[metric]?.deviation ?? -1) - (a[metric]?.deviation ?? -1),
-  age: () => (a, b) => (b.age ?? -1) - (a.age ?? -1),
+  age: () => (a, b) => silence(b) - silence(a),
   name: () => byName,
 };
+
+/** Seconds; those never heard of stand between those that fell silent and those that did not. */
+function silence(node) {
+  return node.age ?? (node.state === STATES.unheard ? 0 : -1);
+}
 
 /** Those whose name contains `text` and that are in `state` ("all" for any), in an order of ORDERS. */
 export function chosen(nodes, { text = "", state = "all", sort = "load", metric = "cpu" }) {

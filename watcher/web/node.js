@@ -2,13 +2,13 @@
 
 import { ApiError, ask, post } from "./api.js";
 import { choice, el, numbers, renew, table, told } from "./dom.js";
-import { bytes, clock, cores, count, percent, plain, seconds } from "./format.js";
-import { STATES } from "./load.js";
+import { bytes, clock, cores, count, moment, percent, plain, seconds } from "./format.js";
+import { LABELS, STATES } from "./load.js";
 import { pasted } from "./manifest.js";
 import { colour, onThemeChange } from "./theme.js";
 import { explanation } from "./why.js";
 
-const RANGES = [["-1h", "1 h"], ["-6h", "6 h"], ["-24h", "24 h"]];
+const RANGES = [["-1h", "1 h", 3600], ["-6h", "6 h", 21600], ["-24h", "24 h", 86400]];
 const CHARTS = [["CPU", "AVG", "CPU, mean"], ["CPU", "STD", "CPU, deviation"], ["Memory", "AVG", "Memory, mean"], ["Memory", "STD", "Memory, deviation"]];
 const HEIGHT = 200;
 const MOST_PODS = 50;
@@ -26,22 +26,30 @@ export function nodeView(app) {
         el("section.card", {}, el("h2", {}, "Findings"), findings),
         el("section.card", {}, el("h2", {}, "As the scheduling plug-ins know it"), known))));
   const pictures = new Pictures(charts);
+  let built = "";
 
   function update() {
     const node = app.state.nodes.find((each) => each.name === name);
     summary.replaceChildren(node ? numbersOf(node) : app.nothing() ?? told(`No metrics of a node ${name}.`, "The fleet has the names of all that there are."));
-    if (!ranges.firstChild) {
-      ranges.append(choice("The last", RANGES, app.params.get("range") ?? "-1h", (range) => {
-        app.set({ range });
-        pictures.range = "";
-        askHistory().catch(() => {});
-      }));
-    }
+    if (built === range()) return;
+    built = range();
+    renew(ranges, choice("The last", RANGES.map(([value, label]) => [value, label]), built, (chosen) => {
+      built = chosen;
+      app.set({ range: chosen });
+      pictures.range = "";
+      askHistory().catch(() => {});
+    }));
+  }
+
+  /** Of the history: the one chosen, or the first that reaches back to when there was some. */
+  function range() {
+    const age = app.state.nodes.find((each) => each.name === name)?.age ?? 0;
+    return app.params.get("range") ?? (RANGES.find(([, , reach]) => age < reach / 2) ?? RANGES.at(-1))[0];
   }
 
   async function askHistory() {
     const windows = app.state.overview?.windows ?? ["5m", "10m", "15m"];
-    const from = app.params.get("range") ?? "-1h";
+    const from = range();
     const step = { "-1h": "1m", "-6h": "2m", "-24h": "10m" }[from] ?? "1m";
     const query = `host=${encodeURIComponent(name)}&type=CPU&type=Memory&operator=AVG&operator=STD&from=${encodeURIComponent(from)}&step=${step}`;
     await into(charts, async () => {
@@ -126,10 +134,15 @@ function amount(resource, value) {
 }
 
 function numbersOf(node) {
-  const state = { [STATES.fresh]: "fresh", [STATES.silent]: `silent for ${seconds(node.age ?? 0)}`,
-    [STATES.quarantined]: "quarantined", [STATES.lost]: `lost ${seconds(node.age ?? 0)} ago` }[node.state];
-  const load = (each) => [percent(each?.mean), each ? `± ${percent(each.deviation)}, ${each.window}` : ""];
-  return numbers([["State", state], ["CPU", load(node.cpu)], ["Memory", load(node.memory)]]);
+  const age = seconds(node.age ?? 0);
+  const state = {
+    [STATES.stale]: ["stale", `its last sample is ${age} old`], [STATES.lost]: `lost ${age} ago`,
+    [STATES.silent]: [`silent for ${age}`, node.last && `since ${moment(node.last.sampled)}; in no list`],
+    [STATES.unheard]: [LABELS.unheard, "the cluster has it, the source does not"],
+  }[node.state] ?? LABELS[node.state];
+  const load = (each, last) => each || last == null ? [percent(each?.mean), each ? `± ${percent(each.deviation)}, ${each.window}` : ""]
+    : [percent(last), "its last value"];
+  return numbers([["State", state], ["CPU", load(node.cpu, node.last?.cpu)], ["Memory", load(node.memory, node.last?.memory)]]);
 }
 
 /** The curves; the library that draws them comes when it is first needed. */

@@ -81,7 +81,7 @@ export function riskView(app) {
     packed.set(cpu.sort((a, b) => b.load.mean - a.load.mean || a.name.localeCompare(b.name)));
     words.textContent = "A node on the line would, were its load Gaussian, be above its capacity one time in six with margin 1, one in "
       + "forty with 2, one in 700 with 3. LoadVariationRiskBalancing sends pods to where there is most room left of it, so that nodes "
-      + "line up along it. Squares are silent nodes.";
+      + "line up along it. Squares are stale nodes.";
     from.textContent = "Each node stands where a pod that uses nothing would be scored now: best at the target, less and less above it. "
       + (configured.target == null ? "The target is the plug-in's default." : `The target ${configured.target} is that of the profile ${configured.profile}.`);
   }
@@ -129,7 +129,7 @@ function reach(node, { margin }) {
 }
 
 function dotOf(node, x, y) {
-  return { x, y, fill: heat(node.load.mean).fill, shape: node.state === STATES.silent ? "square" : "circle" };
+  return { x, y, fill: heat(node.load.mean).fill, shape: node.state === STATES.stale ? "square" : "circle" };
 }
 
 function numbersOf(nodes, wanted) {

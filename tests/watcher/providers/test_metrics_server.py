@@ -243,6 +243,19 @@ def test_nodes_and_metrics_that_do_not_match_are_findings():
     assert ["timeless"] == [finding.node for finding in found(got, FindingKind.NON_FINITE)]
 
 
+def test_the_nodes_of_the_cluster_are_known_with_the_first_answer():
+    """Whether metrics-server tells of them or not."""
+    with FakeKube() as server:
+        two_nodes(server)
+        server.node("unscraped")
+
+        async def check(provider: MetricsServerProvider) -> None:
+            await provider.fetch(NOW - 300, NOW)
+            assert {"a", "b", "unscraped"} == set(provider.node_names() or ())
+
+        run(server, check)
+
+
 def test_a_source_that_averages_too_long_is_a_finding():
     """From NodeMetrics' own window, a Go duration."""
     with FakeKube() as server:
