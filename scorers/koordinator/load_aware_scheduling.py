@@ -32,6 +32,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -126,9 +127,12 @@ class LoadAwareScheduling:
         self.assigned_pods = AssignedPods(self._names, self.metrics)
         self._allocatable = Matrix(self._names)
         self._given = thresholds_of_arguments(arguments)
+        aggregation = arguments.aggregation
+        seconds = read_duration(aggregation.score_aggregated_duration) or 0.0
+        self._scored = (aggregation.score_aggregation_type, seconds)  # what scoring takes; without a type the mean
         self._plain, self._prod, self._aggregated = (Matrix(self._names) for _ in range(3))
-        self._aggregates: list[tuple[str, float]] = []
-        self._aggregate: I64 = np.zeros(0, dtype=np.int64)  # by row, which of these filtering takes; -1 is none
+        self._aggregates: dict[tuple[str, float], int] = {}  # type and seconds that filtering takes of some node
+        self._aggregate: I64 = np.zeros(0, dtype=np.int64)  # by row, the number of its own of these; -1 is none
         table.listen(self)
         table.follow(self, self._needs())
         self.load_changed()
@@ -224,12 +228,21 @@ class LoadAwareScheduling:
         self._plain.set(row, own.usage)
         self._prod.set(row, own.prod)
         self._aggregated.set(row, own.aggregated)
-        self._aggregate[row] = -1
-        if own.aggregation:
-            key = (own.aggregation, own.seconds)
-            if key not in self._aggregates:
-                self._aggregates.append(key)
-            self._aggregate[row] = self._aggregates.index(key)
+        before = int(self._aggregate[row])
+        self._aggregate[row] = self._number_of((own.aggregation, own.seconds)) if own.aggregation else -1
+        if before >= 0 and not (self._aggregate == before).any():
+            self._forget_aggregate(before)
+
+    def _number_of(self, aggregate: tuple[str, float]) -> int:
+        if aggregate not in self._aggregates:
+            taken = set(self._aggregates.values())
+            self._aggregates[aggregate] = next(number for number in count() if number not in taken)
+        return self._aggregates[aggregate]
+
+    def _forget_aggregate(self, number: int) -> None:
+        """No node asks for it any more."""
+        self._aggregates = {key: each for key, each in self._aggregates.items() if each != number}
+        self.metrics.keep({*self._aggregates, self._scored})
 
     def _reserve(self) -> None:
         rows = len(self._table)
@@ -248,8 +261,8 @@ class LoadAwareScheduling:
         limits = self._plain.take(rows)[0]
         measured, there = self.metrics.usage.take(rows)
         which_aggregate = self._aggregate[rows]
-        for i, (kind, seconds) in enumerate(self._aggregates):
-            taken = which_aggregate == i
+        for (kind, seconds), number in self._aggregates.items():
+            taken = which_aggregate == number
             of_kind, is_there = self.metrics.aggregated(kind, seconds).take(rows)
             limits = np.where(taken, self._aggregated.take(rows)[0], limits)
             measured, there = np.where(taken, of_kind, measured), np.where(taken, is_there, there)
@@ -289,12 +302,10 @@ class LoadAwareScheduling:
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
         """One pass over the nodes."""
-        kind = self.args.aggregation.score_aggregation_type
         if self.args.score_according_prod_usage and self._counts_as_prod(pod):
             view = self._prod_view(pod, rows, now=now)
         else:
-            seconds = read_duration(self.args.aggregation.score_aggregated_duration) or 0.0
-            measured = self.metrics.aggregated(kind, seconds) if kind else self.metrics.usage
+            measured = self.metrics.aggregated(*self._scored) if self._scored[0] else self.metrics.usage
             view = self._view(pod, rows, *measured.take(rows), now=now)
         each = np.where(view.known, resource_scores(view.used, view.allocatable), 0)
         scored = view.judged & ~view.expired

@@ -11,9 +11,9 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -36,7 +36,6 @@ I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 Aggregation = Literal["avg", "p50", "p90", "p95", "p99"]
-AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 
 PodKey = tuple[str, str]
 """Namespace and name."""
@@ -238,6 +237,8 @@ class MetricColumns(Protocol):
 
     def aggregated(self, kind: str, duration: float) -> Matrix: ...
 
+    def keep(self, wanted: Collection[tuple[str, float]]) -> None: ...
+
     def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings: ...
 
 
@@ -271,15 +272,20 @@ class _Columns:
             matrix.reserve(len(self.there))
         return self._aggregated[key]
 
+    def keep(self, wanted: Collection[tuple[str, float]]) -> None:
+        """Only what these types and durations need is kept up from now on; others cost nothing until asked for."""
+        self._aggregated = {key: matrix for key, matrix in self._aggregated.items() if key in wanted}
+
 
 class ReportedMetrics(_Columns):
-    """NodeMetrics as the cluster has them, each set by itself."""
+    """NodeMetrics as the cluster has them, each set by itself. What they tell of types and durations that nobody asks
+    for takes no columns: which these are, each of thousands of objects may say differently."""
 
     pods_known = True
 
     def __init__(self, resources: Sequence[str]) -> None:
         super().__init__(resources)
-        self._pods: dict[int, Mapping[PodKey, PodMetric]] = {}
+        self._metrics: dict[int, NodeMetric] = {}
 
     def set(self, row: int, metric: NodeMetric | None) -> None:
         """What is known of the node in a row; None for nothing."""
@@ -290,21 +296,33 @@ class ReportedMetrics(_Columns):
         self.known[:, row] = one.usage is not None
         self.usage.set(row, one.usage)
         self.system.set(row, one.system)
-        self._pods[row] = one.pods
-        told: dict[tuple[str, float], Amounts | None] = dict(one.aggregated)
-        told |= {(kind, 0.0): aggregated_usage(one, kind, 0.0) for kind in AGGREGATIONS}
-        for kind, seconds in {*self._aggregated, *told}:
-            self.aggregated(kind, seconds).set(row, told.get((kind, seconds)))
+        if metric is None:
+            self._metrics.pop(row, None)
+        else:
+            self._metrics[row] = metric
+        for (kind, seconds), matrix in self._aggregated.items():
+            matrix.set(row, aggregated_usage(one, kind, seconds))
+
+    def aggregated(self, kind: str, duration: float) -> Matrix:
+        """Usage of a type over so many seconds; 0 is the longest window that a node has, and the mean where it has
+        none."""
+        if (kind, duration) in self._aggregated:
+            return self._aggregated[(kind, duration)]
+        matrix = super().aggregated(kind, duration)
+        for row, metric in self._metrics.items():
+            matrix.set(row, aggregated_usage(metric, kind, duration))
+        return matrix
 
     def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings:
         """As they are reported of the node that each pod is on."""
         used = np.zeros((len(self.resources), len(rows)), dtype=np.int64)
         there, reported = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
         for i, (row, pod) in enumerate(zip(rows.tolist(), pods, strict=True)):
-            metric = self._pods.get(row, {}).get(pod)
-            if metric is not None:
-                used[:, i] = [metric.usage.get(name, 0) for name in self.resources]
-                there[i], reported[i] = True, metric.prod
+            metric = self._metrics.get(row)
+            found = None if metric is None else metric.pods.get(pod)
+            if found is not None:
+                used[:, i] = [found.usage.get(name, 0) for name in self.resources]
+                there[i], reported[i] = True, found.prod
         return Readings(used, there, reported)
 
 

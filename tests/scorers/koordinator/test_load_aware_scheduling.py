@@ -578,6 +578,46 @@ def test_an_event_of_a_node_looks_at_its_own_pods_alone() -> None:
     assert plugin.metrics.system.take(rows(cluster, "a"))[0][0].tolist() == [1600]
 
 
+def aggregated(seconds: int) -> NodeMetric:
+    """A p95 over so many seconds, of as many millicores."""
+    usage = {("p95", float(seconds)): {"cpu": seconds}, ("invented", float(seconds)): {"cpu": 1}}
+    return NodeMetric(updated=NOW, usage={"cpu": 1}, aggregated=usage)
+
+
+@pytest.mark.parametrize("told_by", ["NodeMetrics", "annotations"])
+def test_types_and_durations_that_nobody_asks_for_any_more_take_no_memory(told_by: str) -> None:
+    """A koordlet, or who annotates nodes, may name others for as long as the service runs. Of each there would be
+    numbers of all nodes: 6 kB here."""
+    names = [f"n{i:03}" for i in range(300)]
+    cluster = table([node(name, SHAPE) for name in names])
+    scoring = {"scoreAggregationType": "p95", "scoreAggregatedDuration": "5m"}
+    plugin, _, _ = ask(cluster, {"nodeMetricSource": "cluster", "aggregated": scoring})
+    cluster.set_node_metric("n001", aggregated(300))
+    asked, at = info(containers=[ONE_CORE]), rows(cluster, *names)
+
+    def step(seconds: int) -> None:
+        """The percentile of n000 is over so many seconds, and of n001 always over the same."""
+        cluster.set_node_metric("n000", aggregated(seconds))
+        own = {"usageThresholds": {"cpu": 90}, "usageAggregationType": "p95", "usageAggregatedDuration": f"{seconds}s"}
+        annotation = {THRESHOLDS: json.dumps({"aggregatedUsage": own})} if told_by == "annotations" else {}
+        cluster.set_node("n000", node("n000", SHAPE, annotations=annotation))
+        measured = plugin.filter(asked, cluster, at, now=NOW).steps["cpu measured"].tolist()
+        assert [seconds if annotation else 1, 1] == measured[:2]
+        scored = plugin.score(asked, cluster, at, now=NOW).steps["cpu measured"].tolist()
+        assert [300 if seconds == 300 else 0, 300] == [np.nan_to_num(each) for each in scored[:2]]
+
+    step(300)
+    tracemalloc.start()
+    try:
+        for seconds in range(301, 601):
+            step(seconds)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 600_000  # else 2,700,000 and more
+    step(300)  # what was forgotten is known when it is asked for again
+
+
 @pytest.mark.parametrize(("seconds", "counted"), [(0, 50), (1, 850)])
 def test_a_reading_from_before_a_pod_was_there_is_of_another_one(seconds, counted) -> None:
     """A StatefulSet's pod that came back to its node has the same name; what is left of its estimate is 50 or all."""
@@ -686,6 +726,11 @@ class Events(RuleBasedStateMachine):
                 "",
                 '{"usageThresholds": {"cpu": 10}}',
                 '{"aggregatedUsage": {"usageThresholds": {"cpu": 9}, "usageAggregationType": "avg"}}',
+                *(
+                    '{"aggregatedUsage": {"usageThresholds": {"cpu": 9}, "usageAggregationType": "p95",'
+                    f' "usageAggregatedDuration": "{duration}"}}}}'
+                    for duration in ("5m", "10m")
+                ),
             ]
         ),
     )
