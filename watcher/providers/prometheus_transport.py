@@ -33,7 +33,7 @@ import requests
 import urllib3
 from prometheus_api_client import PrometheusConnect
 from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from watcher.providers.asking import clock_offset, placed, retried, wait_of, without_credentials
@@ -88,23 +88,57 @@ class _Answer(requests.Response):
         return {"data": {"result": self.whole}}
 
 
+def _shut(sock: socket.socket) -> None:
+    """Whoever reads from it gets an end of file at once."""
+    # Not the method of SSLSocket, which also takes the TLS session away from the thread that reads.
+    socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+class _PlainConnection(HTTPConnection):
+    """Is of no use from the beginning where the answer is no longer wanted by then."""
+
+    unwanted: threading.Event
+
+    def connect(self) -> None:
+        super().connect()
+        if self.unwanted.is_set():
+            _shut(self.sock)
+
+
+class _TlsConnection(HTTPSConnection):
+    """The same over TLS."""
+
+    unwanted: threading.Event
+
+    def connect(self) -> None:
+        super().connect()
+        if self.unwanted.is_set():
+            _shut(self.sock)
+
+
 class _PlainPool(HTTPConnectionPool):
     """Remembers the connection in use, so that it can be hung up from outside."""
 
+    ConnectionCls = _PlainConnection
     in_use: Any = None
+    unwanted: threading.Event
 
     def _get_conn(self, timeout: float | None = None) -> Any:
         self.in_use = super()._get_conn(timeout)
+        self.in_use.unwanted = self.unwanted
         return self.in_use
 
 
 class _TlsPool(HTTPSConnectionPool):
     """The same over TLS."""
 
+    ConnectionCls = _TlsConnection
     in_use: Any = None
+    unwanted: threading.Event
 
     def _get_conn(self, timeout: float | None = None) -> Any:
         self.in_use = super()._get_conn(timeout)
+        self.in_use.unwanted = self.unwanted
         return self.in_use
 
 
@@ -120,20 +154,24 @@ class _Adapter(HTTPAdapter):
     def __init__(self) -> None:
         super().__init__(pool_connections=1, pool_maxsize=1, max_retries=urllib3.Retry(total=0, redirect=0))
         self.poolmanager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
+        self.unwanted = threading.Event()
+        """Set once the answer to the question at hand is no longer wanted. A socket that is there by then is shut down
+        by who sets it, one that comes later by who looks here after making it."""
 
     def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:
         self._pool = super().get_connection_with_tls_context(*arguments, **options)
+        self._pool.unwanted = self.unwanted
         return self._pool
 
     def hang_up(self) -> None:
-        """Shut the socket in use down: whoever reads from it gets an end of file at once."""
+        """Shut the socket in use down, or the next one as soon as it is made."""
+        self.unwanted.set()
         connection: HTTPConnection | None = getattr(self._pool, "in_use", None)
         sock, answering = connection.sock if connection is not None else None, self.answering
         # What they raise when the other thread was quicker and has just closed it.
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             if sock is not None:
-                # Not the method of SSLSocket, which also takes the TLS session away from the thread that reads.
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+                _shut(sock)
             elif answering is not None:
                 answering.shutdown()
 
@@ -172,6 +210,10 @@ class _Line(requests.Session):
         content: _Content = answer
         return content
 
+    def take_up(self) -> None:
+        """A question comes, whose answer is wanted until `hang_up`."""
+        self._line.unwanted.clear()
+
     def hang_up(self) -> None:
         """End what is going on, from another thread."""
         self._line.hang_up()
@@ -194,6 +236,8 @@ class _Line(requests.Session):
             heard = time.time()
             with response:
                 self._line.answering = response.raw
+                if self._line.unwanted.is_set():  # meanwhile, when neither socket nor answer could be reached
+                    raise ProviderUnreachable("its answer is no longer wanted")
                 limit = self._limit if response.status_code == 200 else ERROR_BYTES
                 body = _read_body(response, deadline=deadline, limit=limit)
         except (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
@@ -287,6 +331,7 @@ class _Call(Generic[T]):
         with self._lock:
             if not self.future.set_running_or_notify_cancel():
                 return
+            line.take_up()
             self._line = line
         try:
             outcome = self._job(line)

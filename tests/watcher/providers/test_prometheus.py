@@ -6,6 +6,7 @@ import base64
 import contextlib
 import gzip
 import logging
+import os
 import socket
 import threading
 import time
@@ -257,7 +258,7 @@ def test_what_is_refused_is_not_tried_again():
 def test_no_retry_begins_that_the_deadline_would_cut():
     """The fetch's own deadline is shorter than the pause."""
     with FakePrometheus(only_samples(lambda _: BUSY)) as server:
-        error = failure(server, backoff=(2.0,), fetch_deadline=1.0)
+        error = failure(server, backoff=(60.0,), fetch_deadline=20.0)
 
     assert "503" in str(error)
     assert 1 == server.queries.count(f"{CPU}[60s]")
@@ -497,6 +498,27 @@ def test_a_cancelled_fetch_frees_its_lines(hanging: Script):
         got = run(server, work, metrics=metrics, timeout=60.0, fetch_deadline=60.0)
 
     assert len(metrics) == len(got.batches)
+
+
+def test_what_was_given_up_before_its_connection_was_made_holds_up_no_thread(tmp_path: Path):
+    """The token comes from a pipe here, for which the line's thread waits until long after nobody wants the answer."""
+    os.mkfifo(pipe := tmp_path / "token")
+
+    def opened() -> int:
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # refused as long as nobody reads
+
+    async def work(provider: PrometheusProvider) -> None:
+        task = asyncio.create_task(provider.fetch(NOW - 60, NOW))
+        token = await eventually(opened, what="the thread to read the token", ignoring=(OSError,))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        os.write(token, b"late")
+        os.close(token)
+        await eventually(server.ended.is_set, what="the line to be hung up")
+
+    with FakePrometheus(trickle(OK, b"x")) as server:
+        run(server, work, timeout=60.0, fetch_deadline=60.0, backoff=(), token_file=str(pipe))
 
 
 def test_closing_ends_the_threads_whatever_hangs():
