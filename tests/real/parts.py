@@ -130,16 +130,24 @@ def run_program(program: str, *arguments: str | Path, timeout: float = 60.0) -> 
     )
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on."""
-    # Not the module's own generator: hypothesis seeds that one, and two workers would draw the same ports.
-    for port in random.SystemRandom().sample(PORTS, k=200):
+    """A TCP port on 127.0.0.1 that nobody listens on, and that no other test is about to: it was given to nobody in
+    this process, and each worker of pytest-xdist has ports of its own."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = PORTS[worker :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+    candidates = [port for port in own if port not in _given] or own
+    # Not the module's own generator, which hypothesis seeds.
+    for port in random.SystemRandom().sample(candidates, k=min(200, len(candidates))):
         with socket.socket() as candidate:
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 candidate.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            _given.add(port)
             return port
     raise RuntimeError(f"no free port among 200 of {PORTS.start}..{PORTS.stop}")
 
