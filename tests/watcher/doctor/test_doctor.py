@@ -28,6 +28,7 @@ from tests.fakes.kube import LEASES, NODE_METRICS, NODES, POD_METRICS, PODS, Fak
 from tests.fakes.kube_rules import status_object
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, matrix, told, until_hung_up, vector
 from tests.real.parts import REPOSITORY, free_port, make_certificates
+from tests.waiting import wait_for
 from watcher import cli
 from watcher.doctor import pages
 from watcher.doctor.examination import Check, Examination, aside, examine
@@ -312,11 +313,14 @@ def test_a_service_whose_source_is_down_says_why(run_service: RunService, tmp_pa
 
 def doctor_until_down(url: str) -> Told:
     """Ask until the first tick has failed."""
-    give_up = time.monotonic() + 20
-    while True:
-        said = doctor("--url", url, "--set", "server.token_file=token")
-        if any("403" in line.what for line in said.of("service")) or time.monotonic() > give_up:
-            return said
+    said: list[Told] = []
+
+    def failed() -> bool:
+        said[:] = [doctor("--url", url, "--set", "server.token_file=token")]
+        return any("403" in line.what for line in said[0].of("service"))
+
+    wait_for(failed, what="the first tick to fail")
+    return said[0]
 
 
 def test_what_answers_is_no_load_watcher():

@@ -357,7 +357,7 @@ def test_odd_answers_are_told_in_words(answer: bytes, kind: type[ProviderError],
         return script
 
     with FakePrometheus(once) as server:
-        error = failure(server, timeout=2.0)
+        error = failure(server, timeout=20.0)
 
     assert type(error) is kind
     assert words in f"{error} {error.hint}"

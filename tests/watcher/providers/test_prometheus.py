@@ -204,10 +204,10 @@ def test_the_clock_of_the_source_is_compared_with_ours(ahead: float):
         head, blank, content = healthy(asked).partition(b"\r\n\r\n")
         return head + f"\r\nDate: {formatdate(time.time() + ahead, usegmt=True)}".encode() + blank + content
 
+    expected = 0.0 if ahead == 0.0 else pytest.approx(ahead, abs=5.0)
     with FakePrometheus(dated) as server:
-        offset = fetch(server).clock_offset_s
-
-    assert offset == (0.0 if ahead == 0.0 else pytest.approx(ahead, abs=5.0))
+        # Again where a busy machine let more than a second pass between the header and the hearing of it.
+        wait_for(lambda: fetch(server).clock_offset_s == expected, what="the offset")
 
 
 def test_without_a_date_the_clock_says_nothing():
@@ -490,7 +490,7 @@ def test_a_cancelled_fetch_frees_its_lines(hanging: Script):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-        assert 4 == threads()
+        await eventually(lambda: threads() == 4, what="those of tests before to end, and none of these")
         hangs.clear()
         return await provider.fetch(NOW - 60, NOW)
 
