@@ -293,7 +293,7 @@ def test_a_past_that_cannot_be_had_is_no_failure_of_the_source(hangs: bool, capl
         await refresher.tick()
         assert ("AVG", "15m") in numbers(served(refresher)["a"])
 
-    with caplog.at_level(logging.INFO, logger="watcher.refresh"):
+    with caplog.at_level(logging.INFO, logger="watcher"):
         play(story, config=RefreshConfig(interval=0.5))
     assert "down" not in caplog.text
 
@@ -365,7 +365,7 @@ def test_who_is_missing_from_a_partial_answer_keeps_the_last_values(caplog: pyte
         assert (True, "") == (refresher.provider_health.ok, refresher.provider_health.reason)
         assert refresher.provider_health.since == T0 + 300
 
-    with caplog.at_level(logging.INFO, logger="watcher.refresh"):
+    with caplog.at_level(logging.INFO, logger="watcher"):
         play(story)
     assert 1 == caplog.text.count("Memory answers in part only: store-2 is away")
     assert 1 == caplog.text.count("Memory answers whole again after 240 s")
@@ -517,7 +517,7 @@ def test_a_node_falls_back_to_the_window_it_has() -> None:
 
 def test_a_dead_source_leaves_the_last_windows_with_their_true_age(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is replaced; one line when it goes, one when it is back."""
-    caplog.set_level(logging.INFO, logger="watcher.refresh")
+    caplog.set_level(logging.INFO, logger="watcher")
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.put("a", every(15, T0 - 1200, T0), wave)
@@ -545,7 +545,7 @@ def test_a_dead_source_leaves_the_last_windows_with_their_true_age(caplog: pytes
 
 def test_a_source_without_what_plug_ins_score_by_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     """It answers, so nothing is down; without this line nothing would say why. Network is no matter."""
-    caplog.set_level(logging.INFO, logger="watcher.refresh")
+    caplog.set_level(logging.INFO, logger="watcher")
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.absent = {"instance:node_network_transmit_bytes:rate:sum": "no network"}
