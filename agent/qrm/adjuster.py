@@ -24,17 +24,11 @@ from agent.qrm.pods import QrmPod
 from agent.qrm.resize import NodeLoad, Pools, Resize, ResizeSettings, headroom, resize
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE
 from agent.qrm.server import PluginServer
-from agent.state.keeping import Kept
 from agent.state.readings import PodFacts, Readings
 from agent.state.usage import Usage
-from watcher.client import NodeClient, WatcherError
-from watcher.model import METRIC_BY_KEY
 
 log = logging.getLogger(__name__)
 
-WINDOWS = ("5m", "10m", "15m")
-ASK_EVERY_S = 30.0
-CPU_NAME = METRIC_BY_KEY["CPU"].name
 LONGEST_S = 60.0
 """Usage over more than this says nothing of now."""
 REMEMBERED = 50
@@ -51,41 +45,6 @@ class Seen:
     windows: Mapping[str, float] = field(default_factory=dict)
     age: float | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
-
-
-class NodeWindows:
-    """The watcher's means of this node's CPU over WINDOWS, asked for every `interval` seconds."""
-
-    def __init__(self, client: NodeClient, *, interval: float = ASK_EVERY_S) -> None:
-        self._client = client
-        self._load = Kept("the watcher's windows", client.refresh, interval=interval, failures=(WatcherError,))
-
-    async def start(self) -> None:
-        """Begin to ask; does not wait for the answer."""
-        await self._load.start()
-
-    async def close(self) -> None:
-        """Stop asking."""
-        await self._load.close()
-        await self._client.close()
-
-    def read(self, *, monotonic: float, max_age: float) -> Seen:
-        """What was told last. A window that covers less than its name says is missing."""
-        load = self._load.copy
-        if load is None:
-            why = f"the watcher has told no windows: {self._load.failure or 'it has not answered yet'}"
-            return Seen(missing=dict.fromkeys(WINDOWS, why))
-        age = load.age(monotonic)
-        if age > max_age:
-            why = self._load.failure or "its source brings nothing newer"
-            return Seen(missing=dict.fromkeys(WINDOWS, f"the newest sample is {age:.0f} s old: {why}"))
-        found = {
-            window: value
-            for (name, _, window), (value, covers) in load.values.items()
-            if name == CPU_NAME and covers == window
-        }
-        why = "the watcher has no such window of this node yet"
-        return Seen(found, age if found else None, {window: why for window in WINDOWS if window not in found})
 
 
 class LocalUsage:

@@ -18,8 +18,7 @@ from agent.qrm.telemetry import QrmMetrics
 from agent.serving import answer
 from watcher.api.openapi import Answer, Operation
 from watcher.api.routing import Access, ApiError, Route
-from watcher.instruments import CONTENT_TYPE
-from watcher.telemetry import Telemetry
+from watcher.instruments import CONTENT_TYPE, Instruments
 
 STUCK_ROUNDS = 3.0
 STUCK_S = 60.0
@@ -41,7 +40,7 @@ class Parts:
 class Pages:
     """The routes over what runs."""
 
-    def __init__(self, parts: Parts, telemetry: Telemetry) -> None:
+    def __init__(self, parts: Parts, telemetry: Instruments) -> None:
         self._parts = parts
         self._telemetry = telemetry
 

@@ -16,7 +16,7 @@ import msgspec
 
 from agent import serving
 from agent.cgroups import Driver, Layout, find_layout
-from agent.qrm.adjuster import WINDOWS, Adjuster, LocalUsage, NodeWindows
+from agent.qrm.adjuster import Adjuster, LocalUsage
 from agent.qrm.allocation import Allocations
 from agent.qrm.checkpoint import BadCheckpoint, decode, encode
 from agent.qrm.cluster import Cluster
@@ -49,12 +49,10 @@ from agent.server import kube_client
 from agent.serving import CannotRun, listening, read_token, stop_signal
 from agent.state.kubelet import KubeletError, kubelet_access
 from watcher import __version__
-from watcher.client import NodeClient
 from watcher.extensions import Refused
+from watcher.instruments import Instruments
 from watcher.kube import KubeClient
-from watcher.model import Operator
 from watcher.settings import Settings
-from watcher.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -358,11 +356,10 @@ async def _adjust(parts: Parts, cpu: PluginServer, stack: AsyncExitStack) -> Adj
     settings, rounds = parts.settings, parts.rounds
     windows = None
     if settings.watcher is not None:
+        from agent.qrm.windows import node_windows
+
         token = read_token(settings.watcher_token_file)
-        client = NodeClient(
-            settings.watcher, settings.node_name(), windows=WINDOWS, operators=(Operator.AVG,), token=token
-        )
-        windows = NodeWindows(client)
+        windows = node_windows(settings.watcher, settings.node_name(), token=token)
         await windows.start()
         stack.push_async_callback(windows.close)
     usage = LocalUsage(layout_finder(settings), monotonic=time.monotonic)
@@ -409,7 +406,7 @@ async def serve(settings: QrmSettings, everything: Settings) -> int:
     """Start, run until a signal, end. What was set on containers stays."""
     stop = stop_signal(renewing="settings need a restart")
     async with assembled(settings, everything) as parts:
-        telemetry = Telemetry(version=__version__, cluster=everything.cluster.name or "")
+        telemetry = Instruments(version=__version__, cluster=everything.cluster.name or "")
         telemetry.add(parts.metrics)
         async with listening(settings, Pages(parts, telemetry), telemetry) as address:
             log.info("plug-ins register in %s; the mode is %s", settings.plugins_dir, settings.mode)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.cgroups import Driver, find_layout
-from agent.qrm.adjuster import Adjuster, Decision, LocalUsage, NodeWindows, Seen
+from agent.qrm.adjuster import Adjuster, Decision, LocalUsage, Seen
 from agent.qrm.files import StateFile
 from agent.qrm.plugins.base import Plugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
@@ -17,6 +17,7 @@ from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.resize import ResizeSettings
 from agent.qrm.roles import SEED_ROLES
 from agent.qrm.server import PluginServer
+from agent.qrm.windows import NodeWindows
 from tests.agent.qrm.test_plugins import SEED, ask, cpu_plugin, memory_plugin
 from tests.agent.qrm.vectors import machine
 from tests.fakes.cgroups import FakeCgroups

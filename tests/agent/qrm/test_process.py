@@ -427,6 +427,24 @@ def test_twice_on_one_node(world: World):
         assert "another load-watcher serves" in refused(world.run(sockets, mode="server", at="two"))
 
 
+def test_what_it_does_not_need_is_neither_loaded_nor_told(world: World):
+    """It runs on every node, and a family of metrics that is always empty tells of a fault that there is not."""
+    with world.run(mode="dry-run") as qrm:
+        assert qrm.process is not None
+        maps = Path(f"/proc/{qrm.process.pid}/maps").read_text()
+        told = qrm.get("/metrics").text
+    loaded = {part for line in maps.splitlines() for part in line.rpartition(" ")[2].split("/")}
+    assert "grpc" in loaded, "else nothing is seen of what is loaded"
+    assert not {"numpy", "sqlalchemy", "psutil", "zstandard"} & loaded
+    families = {line.split()[2] for line in told.splitlines() if line.startswith("# TYPE ")}
+    own = {name for name in families if name.startswith("load_watcher_qrm_")}
+    assert {"load_watcher_qrm_plugins", "load_watcher_qrm_reconcile_seconds", "load_watcher_qrm_pool_cpus"} <= own
+    requests = {"load_watcher_http_requests_total", "load_watcher_http_request_duration_seconds"}
+    assert "process_resident_memory_bytes" in families
+    others = {name for name in families - own if not name.startswith(("process_", "python_gc_"))}
+    assert others == {"load_watcher_build_info", *requests}
+
+
 def test_the_end_by_a_signal(world: World):
     with world.run(mode="dry-run") as qrm:
         assert qrm.process is not None
