@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scorers.asking import number
 from tests.agent.qrm.test_process import RESERVED, Qrm, the_seeds_machine
 from tests.agent.test_process import POD, AgentProcess, Machine, agent
 from tests.fakes.kube import PODS, FakeKube
@@ -232,6 +233,9 @@ def test_findings_can_be_narrowed(demo: Demo, light: Tab) -> None:
 # --- agents and QoS Resource Managers --------------------------------------------------------------------------------
 
 
+ROLES = [("storage-service", "20"), ("reranker", "10"), ("retriever", "10")]
+
+
 @dataclass(frozen=True)
 class Shown:
     """A service that shows a real agent and a real QoS Resource Manager."""
@@ -243,7 +247,8 @@ class Shown:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
-    """An agent that would throttle a pod, and a manager with the pods of the seed's second example, both dry."""
+    """An agent that would throttle a pod, and a manager with the pods of the seed's second example, both dry; the third
+    finds no node for itself, and by the policy best-effort runs without CPUs of its own."""
     directory = tmp_path_factory.mktemp("shown")
     machine = Machine(directory)
     with (
@@ -252,9 +257,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         agent(machine, kubelet) as an_agent,
         the_seeds_machine() as world,
     ):
-        for number, (role, cpu) in enumerate([("storage-service", "20"), ("reranker", "10")], start=1):
+        for number, (role, cpu) in enumerate(ROLES, start=1):
             world.pod(f"default/pod{number}", f"{number}" * 8, role, cpu=cpu, memory="20Gi")
-        with world.run(RESERVED, mode="dry-run") as qrm:
+        with world.run(RESERVED, mode="dry-run", env={"LOAD_WATCHER_QRM_POLICY": "best-effort"}) as qrm:
             named = f'[dashboard]\nagents = ["{an_agent.url}"]\nqrm = ["{qrm.url}"]\n'
             with Service(directory / "service", config=named) as service:
                 service.wait_for_status(200)
@@ -275,17 +280,23 @@ def test_an_agent_s_plan_and_audit(shown: Shown, light: Tab) -> None:
 
 def test_a_manager_s_cpus_by_socket(shown: Shown, browser: Any) -> None:
     """Each CPU of the machine with who has it, as the manager says; in the dark too."""
-    state = wait_for(lambda: [found for found in [shown.qrm.state()] if len(found["pods"]) == 2], what="two pods")[0]
+    state = wait_for(
+        lambda: [found for found in [shown.qrm.state()] if len(found["pods"]) == len(ROLES)], what="all pods"
+    )[0]
     with tab(browser, dark=True) as opened:
         name = shown.qrm.url.removeprefix("http://")
         opened.open(f"{shown.service.url}/#/agents/{name}", shows="NUMA node 0")
         assert 80 == opened.page.locator(".cpus .cpu").count()
-        for pod in state["pods"]:
+        for pod in state["pods"][:2]:
             cpus = pod["containers"]["container0"]["cpu"]["allocation_result"]
             first = cpus.partition("-")[0].partition(",")[0]
             assert opened.page.locator(f".cpus .cpu[title^='CPU {first}: {pod['pod']}']").count() == 1
         rows = opened.cells("Pods of the manager")
         assert {(pod["pod"], pod["role"]) for pod in state["pods"]} == {(row[0], row[1]) for row in rows}
+        lacks = state["pods"][2]["without"]["container0"]["cpu"]
+        states = [row[5] for row in rows]
+        assert ["admitted", "admitted"] == states[:2]
+        assert states[2].startswith(f"admitted; without cpu: {lacks}; without memory: ")
         assert [] == opened.unfit()
         assert [] == opened.wrong
 
@@ -504,6 +515,15 @@ def test_the_curve_of_target_load_packing(browser: Any) -> None:
         assert [] == opened.wrong
 
 
+def test_numbers_are_told_as_load_watcher_score_tells_them(light: Tab) -> None:
+    """Bytes to the last one, what is not whole to six digits."""
+    values = [1073741824, 34359738368.0, 2000, 2 / 3, 99.5722, 0.00290874, True, None, {"cpu": 1000, "memory": 2**31}]
+    with Live() as live:
+        light.open(url(live), shows="all fresh")
+        script = "async (values) => { const { plain } = await import('./web/format.js'); return values.map(plain); }"
+        assert [number(value) for value in values] == light.page.evaluate(script, values)
+
+
 def test_without_scheduling_plug_ins_the_explorer_says_so(light: Tab) -> None:
     """And where to find out."""
     with Live() as live:
@@ -546,6 +566,18 @@ def test_an_empty_service_says_why(light: Tab) -> None:
         light.open(url(live), shows="no metrics yet")
         light.wait_for("Nothing to show: there are no metrics yet")
         assert [] == light.errors()
+
+
+def test_what_is_not_there_yet_is_said(browser: Any) -> None:
+    """A minute after the start: no curve, no dot, but why; a name that is longer than a phone is wide is broken."""
+    begun = FakeService(published=publish(snapshot_of({"node-1": {"CPU": [26.0]}})))
+    begun.no_pods = "there is no container_cpu_usage_seconds_total{container!='',container!='POD',pod!=''}"
+    with Live(begun) as live, tab(browser, width=390) as opened:
+        opened.open(f"{url(live)}#/risk", shows="No node has a deviation yet")
+        opened.open(f"{url(live)}#/node/node-1", shows="Nothing is stored of this time.")
+        opened.wait_for("there is no container_cpu_usage_seconds_total")
+        assert opened.page.evaluate("document.documentElement.scrollWidth") == 390
+        assert [] == opened.errors()
 
 
 def test_what_is_stale_stays_and_looks_old(light: Tab) -> None:

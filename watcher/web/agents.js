@@ -144,13 +144,19 @@ function qrm(state, decisions) {
     el("section.card", {}, el("h2", {}, "CPUs"), socketsOf(state, owners)),
     el("section.card", {}, el("h2", {}, "Pods"), table("Pods of the manager", [["Pod"], ["Role"], ["Container"], ["CPUs"], ["Memory"], ["State", "long"]],
       pods.flatMap((pod) => Object.entries(pod.containers).map(([name, given]) => [pod.pod, pod.role || "none", name,
-        given.cpu?.allocation_result || "–", given.memory ? bytes(given.memory.allocated_quantity) : "–", pod.admitted ? "admitted" : pod.reason])))),
+        given.cpu?.allocation_result || "–", given.memory ? bytes(given.memory.allocated_quantity) : "–", stateOf(pod, name)])))),
     (state.inadmissible ?? []).length ? el("section.card", {}, el("h2", {}, "Inadmissible"), table("Inadmissible", [["Pod"], ["Reason"], ["Message", "long"]],
       state.inadmissible.map((each) => [each.pod, each.reason, each.message]))) : null,
     el("section.card", {}, el("h2", {}, "Plug-ins"), table("Plug-ins", [["Resource"], ["Live"], ["Whose"], ["Refused", "long"]],
       Object.entries(state.plugins).map(([name, each]) => [name, each.live ? "yes" : "no", each.builtin ? "built in" : "another's", each.refused || "–"]))),
     el("section.card", {}, el("h2", {}, "Last decisions"), last(decisions)),
   ].filter(Boolean);
+}
+
+/** Whether a pod may run, and what its container has to do without. */
+function stateOf(pod, container) {
+  const lacks = Object.entries(pod.without?.[container] ?? {}).map(([resource, why]) => `; without ${resource}: ${why}`);
+  return (pod.admitted ? "admitted" : pod.reason) + lacks.join("");
 }
 
 function last({ admissions, resize }) {

@@ -1,6 +1,7 @@
 // Numbers and times as people read them.
 
 export const NONE = "–";
+const EXACT = 1e15; // bytes and millicores below are told to the last one
 
 export function percent(value, digits = 1) {
   return value == null ? NONE : `${value.toFixed(digits)} %`;
@@ -44,7 +45,7 @@ export function count(value, one, many = `${one}s`) {
 export function plain(value) {
   if (value == null) return "not known";
   if (typeof value === "boolean") return value ? "yes" : "no";
-  if (typeof value === "number") return String(Number(value.toPrecision(6)));
+  if (typeof value === "number") return String(Number.isInteger(value) && Math.abs(value) < EXACT ? value : Number(value.toPrecision(6)));
   if (Array.isArray(value)) return value.length ? value.map(plain).join(", ") : "none";
   if (typeof value === "object") {
     return Object.entries(value).map(([name, each]) => `${name} ${plain(each)}`).join(", ") || "none";

@@ -150,7 +150,7 @@ class Pictures {
   constructor(place) {
     this.place = place;
     this.charts = [];
-    this.words = []; // the same for screen readers
+    this.words = []; // the same for screen readers; for everybody where there is no curve
     this.range = "";
     this.forget = onThemeChange(() => this.redraw());
     this.sizes = new ResizeObserver(() => this.fit());
@@ -165,7 +165,7 @@ class Pictures {
     this.shown = [answers[0].start, answers[0].end];
     if (this.range === windows.join() && this.place.contains(this.charts[0]?.root ?? null)) {
       this.charts.forEach((chart, i) => chart.setData(data[i]));
-      this.words.forEach((place, i) => { place.textContent = inWords(data[i], windows); });
+      this.words.forEach((place, i) => say(place, data[i], windows));
       return;
     }
     this.clear();
@@ -173,8 +173,11 @@ class Pictures {
     const cards = CHARTS.map(([, , title]) => el("div.chart", {}, el("h3", {}, title)));
     this.place.replaceChildren(...cards);
     this.charts = data.map((each, i) => new UPlot(options(cards[i].clientWidth, windows, () => this.shown), each, cards[i]));
-    this.words = data.map((each) => el("p.hidden-text", {}, inWords(each, windows)));
-    cards.forEach((card, i) => card.append(this.words[i]));
+    this.words = cards.map(() => el("p"));
+    cards.forEach((card, i) => {
+      say(this.words[i], data[i], windows);
+      card.append(this.words[i]);
+    });
   }
 
   redraw() {
@@ -222,6 +225,11 @@ function options(width, windows, shown) {
       value: (_, value) => percent(value),
     }))],
   };
+}
+
+function say(place, data, windows) {
+  place.className = data[0].length ? "hidden-text" : "quiet";
+  place.textContent = inWords(data, windows);
 }
 
 function inWords([times, ...series], windows) {

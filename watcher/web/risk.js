@@ -79,7 +79,8 @@ export function riskView(app) {
     curve.lines = [packingLine(wanted.target)];
     const cpu = app.state.nodes.filter((node) => node.cpu).map((node) => ({ ...node, load: node.cpu }));
     packed.set(cpu.sort((a, b) => b.load.mean - a.load.mean || a.name.localeCompare(b.name)));
-    words.textContent = "A node on the line would, were its load Gaussian, be above its capacity one time in six with margin 1, one in "
+    words.textContent = (known.length || nothing ? "" : "No node has a deviation yet: a window has one once it is half full. ")
+      + "A node on the line would, were its load Gaussian, be above its capacity one time in six with margin 1, one in "
       + "forty with 2, one in 700 with 3. LoadVariationRiskBalancing sends pods to where there is most room left of it, so that nodes "
       + "line up along it. Squares are stale nodes.";
     from.textContent = "Each node stands where a pod that uses nothing would be scored now: best at the target, less and less above it. "
