@@ -8,7 +8,6 @@ else may be. What keeps anybody from being found is told beside those that are.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import msgspec
 from yarl import URL
 
 from watcher.kube import (
+    AccessFinder,
     Condition,
     Informer,
     KubeClient,
@@ -28,7 +28,6 @@ from watcher.kube import (
     Metadata,
     Resource,
     Selector,
-    find_access,
     own_namespace,
 )
 from watcher.pod_selection import PodSelection
@@ -37,7 +36,7 @@ from watcher.resolving import addresses_of
 if TYPE_CHECKING:
     from watcher.settings import Settings
 
-PATIENCE_S = 5.0
+PATIENCE_S = 10.0
 """For the addresses of a name, and for the first list of pods."""
 KNOWN_S = 30.0
 """Addresses of names; pods are followed."""
@@ -284,16 +283,12 @@ def places_of(
     monotonic: Callable[[], float] = time.monotonic,
 ) -> AgentPlaces | None:
     """Who is named by these settings, values by their keys; None where none of them is set."""
-    kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
-
-    def client() -> KubeClient:
-        return KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
-
+    access = AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context)
     sources: list[Source] = [
         NamedPlaces(named, key=key, monotonic=monotonic) for key, named in urls.items() if named is not None
     ]
     sources += [
-        SelectedPods(selection, client(), key=key, namespace=own_namespace())
+        SelectedPods(selection, KubeClient(access), key=key, namespace=own_namespace())
         for key, selection in pods.items()
         if selection is not None
     ]

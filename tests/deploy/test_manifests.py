@@ -33,6 +33,7 @@ from tests.deploy.rendering import (
     settings_in,
 )
 from tests.fakes.kube import KINDS, LEASES, PODS, FakeKube
+from tests.fakes.kube_rules import has_labels
 from tests.fakes.snapshots import WINDOWS
 from tests.real.parts import REPOSITORY
 from tests.waiting import eventually
@@ -60,6 +61,12 @@ SAME: dict[str, dict[str, Any]] = {
 BINDING = {"default": {"bind": True}}
 PUBLISHING = {"config": {"koordinator": {"publish": True}}}
 FROM_CLUSTER = {"default": {"plugins": [{"name": "LoadAwareScheduling", "args": {"nodeMetricSource": "cluster"}}]}}
+SHOWING = {
+    f"{part}s": {
+        "config": {"dashboard": {f"{part}_pods": {"selector": f"app.kubernetes.io/name={name}", "namespace": name}}}
+    }
+    for part, name in (("agent", "load-watcher-agent"), ("qrm", "load-watcher-qrm"))
+}
 SECRET = {"existingSecret": "load-watcher"}
 MONITORED = {"serviceMonitor": {"enabled": True}}
 ALERTING = {"prometheusRule": {"enabled": True}}
@@ -124,7 +131,12 @@ CHARTS: dict[str, dict[str, Any]] = {
             {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
         ],
         "scheduler": {"enabled": True, "profiles": BINDING},
-        "agent": {"enabled": True, "podMonitor": {"enabled": True, "labels": {"a": "b"}}},
+        "agent": {
+            "enabled": True,
+            "existingSecret": "load-watcher-agent",
+            "pages": True,
+            "podMonitor": {"enabled": True, "labels": {"a": "b"}},
+        },
         "qrm": {
             "enabled": True,
             "config": {"qrm": {"mode": "cri", "evict_inadmissible": True, "publish_capacity": True}},
@@ -270,8 +282,9 @@ def test_the_chart_and_the_manifests_agree(overlay: tuple[str, list[Manifest]]) 
         ("extender-bind", {"scheduler": {"enabled": True, "profiles": BINDING}}),
         ("nodemetrics", {"scheduler": {"enabled": True}, "rbac": {"nodeMetrics": True}}),
         ("koordinator", PUBLISHING),
+        *SHOWING.items(),
     ],
-    ids=["secret", "servicemonitor", "prometheusrule", "pods", "extender-bind", "nodemetrics", "koordinator"],
+    ids=["secret", "servicemonitor", "prometheusrule", "pods", "extender-bind", "nodemetrics", "koordinator", *SHOWING],
 )
 def test_the_chart_and_the_components_agree(tmp_path: Path, component: str, values: dict[str, Any]) -> None:
     """What can be added to an overlay adds what the value of the chart does."""
@@ -289,8 +302,8 @@ def test_the_chart_and_the_components_agree(tmp_path: Path, component: str, valu
     del expected["Namespace load-watcher"]
     if component == "extender-bind":  # it brings the right, the settings say so themselves
         expected["ConfigMap load-watcher"]["data"]["scheduler"]["default"]["bind"] = True
-    if component == "koordinator":
-        expected["ConfigMap load-watcher"]["data"]["koordinator"] = {"publish": True}
+    if component in ("koordinator", *SHOWING):
+        expected["ConfigMap load-watcher"]["data"] |= values["config"]
     assert expected == by_name(charted(values))
 
 
@@ -386,6 +399,53 @@ def test_any_settings_can_be_given_as_values(tmp_path: Path) -> None:
     assert ("CPU", "Memory") == settings.provider.metrics
     assert 'sum by (node) (up{a="<é>"})' == settings.provider.queries["CPU"].expression
     assert (0.5, 3, False) == (settings.review.outage_fraction, settings.review.carry_slots, settings.store.upgrade)
+
+
+def test_the_watcher_finds_the_agents_of_its_own_release(tmp_path: Path) -> None:
+    """By the labels that their pods have, in their namespace, with their token; and only if it is told to."""
+    (values,) = (each for each in DOCUMENTED if "agent" in each)
+    rendered = charted(values, namespace="elsewhere")
+    (named,) = (config for config in rendered if config["kind"] == "ConfigMap" and config["metadata"]["name"] == NAME)
+    secret = tmp_path / "token"
+    secret.write_text("of the agents")
+    text = named["data"]["load-watcher.toml"].replace("/run/secrets/load-watcher-agent/token", str(secret))
+    dashboard = read(text, tmp_path).dashboard
+    assert dashboard.agent_pods is not None
+    agent = only(rendered, "DaemonSet", "load-watcher-agent")
+    labels = agent["spec"]["template"]["metadata"]["labels"]
+    assert has_labels({"metadata": {"labels": labels}}, dashboard.agent_pods.selector)
+    own = pod_template(rendered)["metadata"]["labels"]
+    assert not has_labels({"metadata": {"labels": own}}, dashboard.agent_pods.selector)
+    assert (
+        "elsewhere"
+        == dashboard.agent_pods.namespace
+        == only(rendered, "Role", f"{NAME}-agents")["metadata"]["namespace"]
+    )
+    (port,) = (each["containerPort"] for each in agent["spec"]["template"]["spec"]["containers"][0]["ports"])
+    assert port == dashboard.agent_pods.port
+    (container,) = pod_template(rendered)["spec"]["containers"]
+    (mounted,) = (each["name"] for each in container["volumeMounts"] if "load-watcher-agent" in each["mountPath"])
+    volumes = {each["name"]: each for each in pod_template(rendered)["spec"]["volumes"]}
+    assert "load-watcher-agent" == volumes[mounted]["secret"]["secretName"]
+
+    silent = charted({"agent": {**values["agent"], "pages": False}})
+    assert not [each for each in silent if each["kind"] == "Role" and each["metadata"]["name"] == f"{NAME}-agents"]
+    assert pod_template(charted()) == {**pod_template(silent)}
+    with pytest.raises(ChartError, match=r"agent\.pages needs agent\.existingSecret"):
+        charted({"agent": {"enabled": True, "pages": True}})
+
+
+def test_agents_by_label_alone_take_a_token_and_no_right_in_the_whole_cluster() -> None:
+    """With another source, which needs no right, and several selections of a namespace."""
+    selection = "app=agent"
+    config = {"dashboard": {"agent_pods": selection, "qrm_pods": selection}, "agents": {"pods": selection}}
+    rendered = charted({"config": {"provider": PROMETHEUS, **config}, "rbac": {"nodes": False}})
+    assert pod_template(rendered)["spec"]["automountServiceAccountToken"]
+    assert ["Role", "RoleBinding"] == sorted(
+        each["kind"] for each in rendered if "rbac.authorization.k8s.io" in each["apiVersion"]
+    )
+    egress = only(rendered, "NetworkPolicy")["spec"]["egress"]
+    assert [2023, 2024] == [each["ports"][0]["port"] for each in egress if "namespaceSelector" in str(each.get("to"))]
 
 
 def test_any_profile_can_be_given_as_values() -> None:
@@ -514,8 +574,9 @@ def granted(rendered: list[Manifest]) -> set[tuple[str, str]]:
         ({"scheduler": {"enabled": True}}, {}),
         ({"scheduler": {"enabled": True, "profiles": BINDING}}, {}),
         ({"scheduler": {"enabled": True, "profiles": FROM_CLUSTER}, "rbac": {"nodeMetrics": True}}, {}),
+        (SHOWING["agents"], {}),
     ],
-    ids=["nodes", "pods too", "extender", "extender that binds", "extender by NodeMetrics"],
+    ids=["nodes", "pods too", "extender", "extender that binds", "extender by NodeMetrics", "agents by label"],
 )
 def test_the_service_runs_with_these_settings_and_uses_every_right_that_it_has(
     tmp_path: Path, values: dict[str, Any], wanted: dict[str, str]
@@ -543,6 +604,9 @@ def test_the_service_runs_with_these_settings_and_uses_every_right_that_it_has(
                 bind = f"{url}/scheduler/default/bind"
                 async with ClientSession() as session, session.post(bind, json=binding) as answer:
                     assert {"Error": ""} == await answer.json()
+            if settings.dashboard.agent_pods is not None:
+                async with ClientSession() as session, session.get(f"{url}/api/v1/agents") as answer:
+                    assert 200 == answer.status  # with this question it begins to list
             await eventually(lambda: {(each.verb, each.resource) for each in kube.asked} == rights, what="all rights")
             # what is refused is one of these
             assert not {"query_failed", "source"} & {each.kind for each in watcher.findings_document().findings}

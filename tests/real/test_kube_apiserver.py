@@ -17,6 +17,8 @@ from tests.fakes.kube import FakeKube
 from tests.real.kube import DEFINITIONS, ApiServer, Scheduler
 from tests.real.parts import find_program
 from tests.waiting import eventually, wait_for
+from tests.watcher.test_settings_agents import NO_SELECTORS, SELECTORS
+from watcher.agent_places import SelectedPods
 from watcher.kube import (
     NODES,
     PODS,
@@ -39,6 +41,7 @@ from watcher.kube import (
     remove_taint,
     set_condition,
 )
+from watcher.pod_selection import PodSelection
 from watcher.providers.base import Fetch, ProviderUnreachable
 from watcher.providers.metrics_server import MetricsServerProvider
 
@@ -132,6 +135,34 @@ def test_a_copy_follows_the_pods_of_one_node(apiserver: ApiServer):
         await eventually(lambda: {"default/second"} == set(informer.objects), what="the first to go", timeout=SECONDS)
 
     watched(apiserver, PODS, check, selector=Selector(fields="spec.nodeName=copied"))
+
+
+def test_pods_are_found_by_labels_at_their_addresses(apiserver: ApiServer):
+    """Those of their namespace that are ready; and what we take for a selector, and what not, the server does too."""
+    for name, address in ("one", "10.1.0.1"), ("two", "10.1.0.2"):
+        make_pod(apiserver, name, node=f"of-{name}", role="agent")
+        status = {**RUNNING, "podIP": address, "podIPs": [{"ip": address}]}
+        path = f"/api/v1/namespaces/default/pods/{name}/status"
+        assert apiserver.ask("PATCH", path, {"status": status}, headers=MERGE).ok
+
+    async def check(client: KubeClient) -> None:
+        places = SelectedPods(PodSelection("role in (agent)", 2023, "default"), client, key="agents.pods")
+        both = {"10.1.0.1:2023": "of-one", "10.1.0.2:2023": "of-two"}
+        assert both == {place.name: place.node for place in (await places.find()).places}
+        await asyncio.to_thread(end_pod, apiserver, "two")
+
+        async def alone():
+            return ["of-one"] == [place.node for place in (await places.find()).places]
+
+        await eventually(alone, what="the other to go", timeout=SECONDS)
+        await places.close()
+
+    asked(apiserver, check)
+    for selector, taken in [*((each, True) for each in SELECTORS), *((each, False) for each in NO_SELECTORS)]:
+        answer = apiserver.session.get(
+            f"{apiserver.url}/api/v1/namespaces/default/pods", params={"labelSelector": selector}, timeout=30
+        )
+        assert (selector, taken) == (selector, answer.ok)
 
 
 def test_a_large_copy_comes_in_pages(apiserver: ApiServer):

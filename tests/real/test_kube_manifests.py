@@ -4,10 +4,12 @@ It is of Kubernetes 1.20, which knows PodDisruptionBudgets as policy/v1beta1 onl
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.deploy.rendering import Manifest, charted, kustomized
+from tests.deploy.rendering import Manifest, charted, composed
+from tests.deploy.test_manifests import SHOWING
 from tests.real.kube import ApiServer
 from tests.real.parts import REPOSITORY
 
@@ -32,10 +34,13 @@ def collection(manifest: Manifest) -> str:
 
 
 @pytest.fixture(params=["kustomize", "helm"])
-def installed(request: pytest.FixtureRequest, apiserver: ApiServer) -> Iterator[list[Manifest]]:
-    """What installs the service over metrics-server, created in this order of kinds, and removed again."""
-    rendered = charted() if request.param == "helm" else kustomized(REPOSITORY / "deploy/overlays/metrics-server")
-    apiserver.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "load-watcher"}})  # 409 where it is there already
+def installed(request: pytest.FixtureRequest, apiserver: ApiServer, tmp_path: Path) -> Iterator[list[Manifest]]:
+    """What installs the service over metrics-server, with the right to find agents by label, created in this order of
+    kinds, and removed again."""
+    overlay = REPOSITORY / "deploy/overlays/metrics-server"
+    rendered = charted(SHOWING["agents"]) if request.param == "helm" else composed(tmp_path, overlay, "agents")
+    for name in ("load-watcher", "load-watcher-agent"):
+        apiserver.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})  # 409 where it is there already
     created = [each for each in rendered if each["kind"] not in ("PodDisruptionBudget", "Namespace")]
     for manifest in created:
         apiserver.make(collection(manifest), **manifest)
@@ -48,7 +53,8 @@ def installed(request: pytest.FixtureRequest, apiserver: ApiServer) -> Iterator[
 def test_the_api_server_takes_the_manifests_and_grants_what_is_used(
     apiserver: ApiServer, installed: list[Manifest]
 ) -> None:
-    """Nodes and nothing else. metrics-server is not there, and is not found: who may not ask is refused before that."""
+    """Nodes, the pods of the agents' namespace, and nothing else. metrics-server is not there, and is not found: who
+    may not ask is refused before that."""
     assert {"Deployment", "Service", "NetworkPolicy", "ClusterRole", "ConfigMap"} <= {
         each["kind"] for each in installed
     }
@@ -58,8 +64,16 @@ def test_the_api_server_takes_the_manifests_and_grants_what_is_used(
 
     assert 200 == status("/api/v1/nodes")
     assert 200 == status("/api/v1/nodes?watch=1&timeoutSeconds=1")
+    assert 200 == status("/api/v1/namespaces/load-watcher-agent/pods?labelSelector=app.kubernetes.io/name=x")
+    assert 200 == status("/api/v1/namespaces/load-watcher-agent/pods?watch=1&timeoutSeconds=1")
     assert 404 == status("/apis/metrics.k8s.io/v1beta1/nodes")
-    for refused in ("/api/v1/pods", "/api/v1/secrets", "/apis/metrics.k8s.io/v1beta1/pods", "/api/v1/nodes/a"):
+    for refused in (
+        "/api/v1/pods",
+        "/api/v1/namespaces/load-watcher/pods",
+        "/api/v1/secrets",
+        "/apis/metrics.k8s.io/v1beta1/pods",
+        "/api/v1/nodes/a",
+    ):
         assert 403 == status(refused), refused
     for path in ("/api/v1/nodes", "/api/v1/namespaces/load-watcher/configmaps"):
         assert 403 == apiserver.ask("POST", path, {"metadata": {"name": "x"}}, headers=ACCOUNT).status_code

@@ -12,7 +12,7 @@ from aiohttp import web
 from tests.fakes.kube import PODS, Asked, FakeKube
 from tests.fakes.kube_rules import status_object
 from tests.fakes.service import Live
-from tests.waiting import wait_for
+from tests.waiting import eventually, wait_for
 from tests.watcher.test_agent_pages import PLAN, an_agent, page, showing
 from watcher.agent_pages import Kind
 from watcher.agent_places import AgentPlaces, Found, NamedPlaces, SelectedPods, Source
@@ -85,8 +85,14 @@ def found_by(*sources: Source) -> Found:
 
     async def run() -> Found:
         places = AgentPlaces(*sources)
+
+        async def told():
+            found = await places.find()
+            return [] if any("not told of them yet" in each.message for each in found.troubles) else [found]
+
         try:
-            return await places.find()
+            found: list[Found] = await eventually(told, what="an answer of the API")
+            return found[0]
         finally:
             await places.close()
 
@@ -98,7 +104,8 @@ def test_pods_that_come_go_and_change_are_followed() -> None:
     with FakeKube() as kube, a_dashboard(kube) as live:
         put(kube, "b", "10.0.0.2", node="n2")
         put(kube, "a", "10.0.0.9", node="n1")
-        assert [("10.0.0.9:2023", "n1"), ("10.0.0.2:2023", "n2")] == list(listed(live).items())
+        both = [("10.0.0.9:2023", "n1"), ("10.0.0.2:2023", "n2")]
+        wait_for(lambda: both == list(listed(live).items()), what="both")
         assert [] == troubles(live)
 
         put(kube, "a", "10.0.0.7", node="n1")  # made anew
@@ -168,7 +175,7 @@ def test_a_right_that_lacks_is_named_and_looked_for_again() -> None:
         wait_for(lambda: {"10.0.0.1:2023": "n1"} == listed(live), what="the right to be noticed")
         kube.forbidden = {("list", PODS), ("watch", PODS)}
         kube.drop_connections()
-        the_trouble(live, "it will not watch pods")
+        the_trouble(live, "it will not ", " pods (403 Forbidden)")  # watch, and then list
         assert {} == listed(live)
 
 
@@ -176,7 +183,7 @@ def test_while_the_api_is_away_those_of_the_last_list_stay() -> None:
     """And that they are is told; once it is back, what changed meanwhile is true."""
     with FakeKube() as kube, a_dashboard(kube) as live:
         put(kube, "a", "10.0.0.1")
-        assert {"10.0.0.1:2023": "n1"} == listed(live)
+        wait_for(lambda: {"10.0.0.1:2023": "n1"} == listed(live), what="the agent")
 
         def away(_asked: Asked) -> web.Response:
             return web.json_response(status_object(503, "no leader"), status=503)

@@ -10,6 +10,29 @@ from watcher.settings import Settings, SettingsError, load
 from watcher.settings.tables import KEYS
 
 BY_LABEL = "app.kubernetes.io/name=load-watcher-agent"
+SELECTORS = (
+    BY_LABEL,
+    "app=web",
+    "app==web , tier != db",
+    "app in (web, api),env notin (test),!canary,owned",
+    "example.com/role=",
+    "weight>3",
+    "app in ()",
+    "in in(in)",
+)
+# With what is told of each.
+NO_SELECTORS = {
+    "app=web,": "a requirement is missing at its end",
+    "app=web;tier=db": "no requirement is 'app=web;tier=db'",
+    "app in web": "no requirement is 'app in web'",
+    "app in (web": "no requirement is 'app in (web'",
+    "a=b,-c=d": "no requirement is '-c=d'",
+    "a b": "no requirement is 'a b'",
+    "a/b/c=d": "no requirement is 'a/b/c=d'",
+    "Example.com/role=x": "no requirement is 'Example.com/role=x'",
+    "=x": "no requirement is '=x'",
+    f"app={'x' * 64}": f"no requirement is 'app={'x' * 36}'",
+}
 
 
 def loaded(directory: Path, toml: str = "", environ: Mapping[str, str] | None = None) -> Settings:
@@ -50,32 +73,25 @@ def test_the_environment_has_the_selector_or_json(tmp_path: Path, text: str) -> 
     assert ("agents" if "agents" in text else "") == selection.namespace
 
 
-@pytest.mark.parametrize(
-    "selector",
-    [
-        "app=web",
-        "app==web , tier != db",
-        "app in (web, api),env notin (test),!canary,owned",
-        "example.com/role=",
-        "weight>3",
-        "app in ()",
-    ],
-)
+@pytest.mark.parametrize("selector", SELECTORS)
 def test_whatever_kubernetes_takes_for_a_selector_is_taken(tmp_path: Path, selector: str) -> None:
     found = loaded(tmp_path, f'[agents]\npods = "{selector}"').agents.pods
     assert found is not None
     assert selector == found.selector
 
 
+@pytest.mark.parametrize("selector", NO_SELECTORS)
+def test_what_is_no_selector_is_told_from_where_on(tmp_path: Path, selector: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        loaded(tmp_path, f'[agents]\npods = "{selector}"')
+    (problem,) = caught.value.problems
+    told = f'its selector "{selector}" is none of labels: {NO_SELECTORS[selector]}'
+    assert ("agents.pods", True) == (problem.key, told in problem.message), problem.message
+
+
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ('"app=web,"', "a requirement is missing at its end"),
-        ('"app=web;tier=db"', "no requirement is 'app=web;tier=db'"),
-        ('"app in web"', "no requirement is 'app in web'"),
-        ('"a=b,-c=d"', "no requirement is '-c=d'"),
-        ('"a/b/c=d"', "no requirement is 'a/b/c=d'"),
-        (f'"app={"x" * 64}"', "no requirement is 'app="),
         ('""', "its selector must be text; given empty text"),
         ("7", "must be a label selector"),
         ('{ namespace = "agents" }', "it has no selector, and would be every pod"),

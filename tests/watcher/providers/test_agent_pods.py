@@ -267,9 +267,9 @@ def test_the_service_tells_what_the_agents_told(tmp_path: Path, run_service: Run
         kube.kubeconfig(directory / "kubeconfig")
         service = run_service(config=config, directory=directory)
         document = service.wait_for_status(200, "/api/v1/pods", timeout=90.0).json()
-        shown = service.get("/api/v1/agents").json()
+        entry = {"name": f"127.0.0.1:{agent.port}", "kind": "agent", "node": "n1", "pages": ["plan", "audit"]}
+        shown = {"agents": [entry], "troubles": []}
+        wait_for(lambda: shown == service.get("/api/v1/agents").json(), what="the agent in the dashboard")
         assert {"v1/pods"} == {each.resource for each in kube.asked}
     assert (["shop"], ["web"], ["n1"]) == (document["namespace"], document["pod"], document["node"])
     assert ([1.5], [2**30], "working_set") == (document["cores"], document["bytes"], document["bytes_kind"])
-    entry = {"name": f"127.0.0.1:{agent.port}", "kind": "agent", "node": "n1", "pages": ["plan", "audit"]}
-    assert {"agents": [entry], "troubles": []} == shown

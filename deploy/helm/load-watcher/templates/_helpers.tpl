@@ -53,8 +53,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if (default dict .Values.config.server).tls_cert }}https{{ else }}http{{ end -}}
 {{- end -}}
 
-{{/* The settings with what only the release knows. */}}
+{{/* Whether the dashboard is to show the agents of this release, and nothing else is said of it; "" if not. */}}
+{{- define "load-watcher.showsAgents" -}}
+{{- $agent := .Values.agent -}}
+{{- $named := default dict .Values.config.dashboard -}}
+{{- if and $agent.enabled $agent.pages (not $agent.restore) (not $named.agents) (not $named.agent_pods) -}}
+{{- required "agent.pages needs agent.existingSecret: without a token the agents have no pages at the addresses of their pods" $agent.existingSecret | empty | not -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The settings with what only the release knows, as TOML. */}}
 {{- define "load-watcher.config" -}}
+{{- include "load-watcher.toml" (dict "table" (include "load-watcher.settings" . | fromJson) "path" "") -}}
+{{- end -}}
+
+{{/* The same as JSON. */}}
+{{- define "load-watcher.settings" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $peers := default dict $config.peers -}}
 {{- if not $peers.urls -}}
@@ -64,7 +78,31 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.scheduler.enabled -}}
 {{- $_ := set $config "scheduler" .Values.scheduler.profiles -}}
 {{- end -}}
-{{- include "load-watcher.toml" (dict "table" $config "path" "") -}}
+{{- if include "load-watcher.showsAgents" . -}}
+{{- $labels := include "load-watcher.agentSelectorLabels" . | fromYaml -}}
+{{- $dashboard := default dict $config.dashboard -}}
+{{- $_ := set $dashboard "agent_pods" (dict "namespace" .Release.Namespace "selector" (printf "app.kubernetes.io/name=%s,app.kubernetes.io/instance=%s" (get $labels "app.kubernetes.io/name") (get $labels "app.kubernetes.io/instance"))) -}}
+{{- if not $dashboard.token_file -}}
+{{- $_ := set $dashboard "token_file" "/run/secrets/load-watcher-agent/token" -}}
+{{- end -}}
+{{- $_ := set $config "dashboard" $dashboard -}}
+{{- end -}}
+{{- toJson $config -}}
+{{- end -}}
+
+{{/* Where agents are found by the labels of their pods, as JSON: of each selection in the settings its namespace and port. */}}
+{{- define "load-watcher.selections" -}}
+{{- $config := include "load-watcher.settings" . | fromJson -}}
+{{- $dashboard := default dict $config.dashboard -}}
+{{- $found := list -}}
+{{- range list (list (default dict $config.agents).pods 2023) (list $dashboard.agent_pods 2023) (list $dashboard.qrm_pods 2024) -}}
+{{- $selection := first . -}}
+{{- if $selection -}}
+{{- $table := ternary $selection dict (kindIs "map" $selection) -}}
+{{- $found = append $found (dict "namespace" (default $.Release.Namespace $table.namespace) "port" (default (last .) $table.port)) -}}
+{{- end -}}
+{{- end -}}
+{{- dict "found" (uniq $found) | toJson -}}
 {{- end -}}
 
 {{/* A table as TOML: its values first, then the tables in it. Helm's own toToml writes whole numbers as 2020.0. */}}
