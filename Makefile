@@ -14,7 +14,8 @@ RULE := deploy/components/prometheusrule/prometheusrule.yaml
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak alerts kube real-parts clean
+.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak alerts constraints kube \
+        real-parts clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +60,11 @@ alerts: ## put deploy/alerts.yaml, once changed, into the manifest for the Prome
 	sed -i '/^  groups:$$/,$$d' $(RULE)
 	sed -n '/^groups:$$/,$$ { s/^./  &/; p }' deploy/alerts.yaml >> $(RULE)
 
+constraints: $(VENV)/.made ## let tests and checks have the newest releases of today; keep them if `make check` passes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable '.[dev]'
+	sed -i '/^[^#]/d' constraints.txt
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/==/<=/' >> constraints.txt
+
 kube: $(VENV)/.installed-dev real-parts ## build a real Kubernetes control plane once, and run the tests that need one
 	@$(BIN)/python scripts/real-kube
 	LOAD_WATCHER_REQUIRE_KUBE=1 $(BIN)/python -m pytest -m real_apiserver tests/real $(PYTEST_ARGS)
@@ -90,6 +96,6 @@ $(VENV)/.installed: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+$(VENV)/.installed-dev: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(VENV)/.installed $@

@@ -6,6 +6,7 @@ import socket
 
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import WINDOWS, large_fleet, publish, snapshot_of
+from tests.waiting import PATIENCE_SECONDS
 from watcher.api.responses import PIECE_BYTES
 from watcher.publish import Selection, Shape
 
@@ -17,7 +18,7 @@ def test_a_large_body_arrives_whole_and_the_connection_goes_on() -> None:
     """Byte for byte, with its length, twice over one connection, and a small answer after it."""
     assert len(BODY) > 3 * PIECE_BYTES
     with Live(FakeService(published=PUBLISHED)) as live:
-        connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=PATIENCE_SECONDS)
         for _ in range(2):
             connection.request("GET", "/watcher")
             response = connection.getresponse()
@@ -40,7 +41,7 @@ def test_head_of_a_large_body_says_its_length_and_sends_none() -> None:
 def test_a_client_that_hangs_up_in_the_middle_costs_the_others_nothing() -> None:
     """Its connection is gone, and the next one is answered."""
     with Live(FakeService(published=PUBLISHED)) as live:
-        with socket.create_connection(("127.0.0.1", live.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", live.port), timeout=PATIENCE_SECONDS) as connection:
             connection.sendall(b"GET /watcher HTTP/1.1\r\nHost: x\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
         assert live.ask("/watcher").body == BODY
