@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
@@ -113,10 +113,9 @@ class AgentPlaces:
 class NamedPlaces:
     """All addresses of the names in `urls`, which are of the setting `key`."""
 
-    def __init__(self, urls: Sequence[str], *, key: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, urls: Sequence[str], *, key: str) -> None:
         self._urls = [URL(url) for url in urls]
         self._key = key
-        self._monotonic = monotonic
         self._known = Found()
         self._until = float("-inf")
         self._looking = asyncio.Lock()
@@ -124,11 +123,11 @@ class NamedPlaces:
     async def find(self) -> Found:
         """Those that were found within the last KNOWN_S; a name that has no address is a trouble."""
         async with self._looking:
-            if self._monotonic() >= self._until:
+            if time.monotonic() >= self._until:
                 found = await asyncio.gather(*map(self._resolved, self._urls))
                 places = tuple(each for some in found if not isinstance(some, Trouble) for each in some)
                 self._known = Found(places, tuple(each for each in found if isinstance(each, Trouble)))
-                self._until = self._monotonic() + KNOWN_S
+                self._until = time.monotonic() + KNOWN_S
             return self._known
 
     async def _resolved(self, url: URL) -> list[Place] | Trouble:
@@ -280,13 +279,10 @@ def places_of(
     *,
     urls: Mapping[str, Sequence[str] | None],
     pods: Mapping[str, PodSelection | None],
-    monotonic: Callable[[], float] = time.monotonic,
 ) -> AgentPlaces | None:
     """Who is named by these settings, values by their keys; None where none of them is set."""
     access = AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context)
-    sources: list[Source] = [
-        NamedPlaces(named, key=key, monotonic=monotonic) for key, named in urls.items() if named is not None
-    ]
+    sources: list[Source] = [NamedPlaces(named, key=key) for key, named in urls.items() if named is not None]
     sources += [
         SelectedPods(selection, KubeClient(access), key=key, namespace=own_namespace())
         for key, selection in pods.items()

@@ -271,6 +271,8 @@ def test_an_agent_s_plan_and_audit(shown: Shown, light: Tab) -> None:
     wait_for(lambda: "TRIGGERED" in shown.agent.get("/explain").text.upper(), what="a rule to hold")
     light.open(f"{shown.service.url}/#/agents/{shown.agent.url.removeprefix('http://')}", shows="The plan, in words")
     light.wait_for("preview")
+    node = shown.agent.get("/explain").json()["node"]
+    assert f"#/node/{node}" == light.page.get_by_role("link", name=node, exact=True).get_attribute("href")
     rules = light.cells("Rules")
     assert [["cpu.high", "cpu_total_usage", "1500"]] == [[row[0], row[2], row[4]] for row in rules]
     assert [["nothing was done"]] == light.cells("Audit")

@@ -81,6 +81,8 @@ export function agentsView(app) {
 
 const addressOf = (name) => `#/agents/${encodeURIComponent(name)}`;
 
+const nodeLink = (node) => (node ? el("a", { href: `#/node/${encodeURIComponent(node)}` }, node) : "not known");
+
 function called({ kind, name, node }) {
   return node ? `${KINDS[kind]} on ${node} (${name})` : `${KINDS[kind]} at ${name}`;
 }
@@ -91,7 +93,7 @@ function agent(plan, audit) {
   const stance = plan.stance ?? "not known";
   return [
     numbers([
-      ["Node", plan.node], ["Stance", [stance, plan.why]], ["Cycle", [String(plan.cycle), `${seconds(plan.age_s)} ago`]],
+      ["Node", nodeLink(plan.node)], ["Stance", [stance, plan.why]], ["Cycle", [String(plan.cycle), `${seconds(plan.age_s)} ago`]],
       ["Pods", [String(plan.pods), count(plan.policies.rules.length, "rule")]],
     ]),
     plan.trouble ? el("p.bad", {}, plan.trouble) : null,
@@ -137,7 +139,7 @@ function qrm(state, decisions) {
   const pods = state.pods ?? [], owners = cpusOf(state);
   return [
     numbers([
-      ["Node", state.node], ["Mode", [state.mode, `${state.policy}, scope ${state.scope}`]],
+      ["Node", nodeLink(state.node)], ["Mode", [state.mode, `${state.policy}, scope ${state.scope}`]],
       ["Pods", [String(pods.length), `${count((state.inadmissible ?? []).length, "inadmissible", "inadmissible")}`]],
       ["Last round", round ? [clock(round.time), round.trouble || `${round.applied.length} applied`] : "–"],
     ]),
