@@ -13,14 +13,14 @@ import pytest
 from agent.qrm.allocation import Allocations
 from agent.qrm.answers import PluginFailed
 from agent.qrm.checkpoint import decode, encode
-from agent.qrm.endpoint import Endpoint
+from agent.qrm.endpoint import Endpoint, PluginInfo
 from agent.qrm.files import StateFile, write_atomic
 from agent.qrm.manager import Manager, ManagerSettings
 from agent.qrm.plugins.base import Plugin
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.protos import qrm_pluginregistration_v1_pb2 as pb
 from agent.qrm.protos import qrm_pluginregistration_v1_pb2_grpc as pb_grpc
-from agent.qrm.registration import LONGEST_PAUSE_S, Handler, Registry, ResourcePlugins
+from agent.qrm.registration import LONGEST_PAUSE_S, Gone, Handler, Registry, ResourcePlugins
 from agent.qrm.server import PluginServer, SocketServer
 from agent.qrm.topology import Policy
 from tests.agent.qrm.test_plugins import cpu_plugin, memory_plugin
@@ -210,6 +210,92 @@ def test_who_talks_nonsense_keeps_nobody_else_from_registering(tmp_path: Path, s
             await odd.stop(grace=0)
 
     run(test())
+
+
+class Mute(Introduces):
+    """Is asked who it is, by so many at the moment, and never answers."""
+
+    asking = 0
+
+    async def GetInfo(self, request, context):  # noqa: N802
+        self.asking += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.asking -= 1
+
+
+def why_not(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says of a socket."""
+    return [each.getMessage() for each in caplog.records if str(path) in each.getMessage()]
+
+
+def never_said(path: Path) -> list[str]:
+    failed = f"the plug-in for {path.name} failed in GetInfo: DEADLINE_EXCEEDED: Deadline Exceeded"
+    return [f"{path} is not registered, and will be tried again: {failed}"]
+
+
+@pytest.mark.slow
+def test_who_does_not_say_who_it_is_holds_nobody_up(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """The others are taken on while it is still being asked; then that is given up, and told of once."""
+    path, mute = tmp_path / "a.sock", Mute()
+    meanwhile = False
+
+    class Notes(ResourcePlugins):
+        async def register(self, info: PluginInfo, endpoint: Path) -> Gone:
+            nonlocal meanwhile
+            gone = await super().register(info, endpoint)
+            meanwhile = mute.asking > 0
+            return gone
+
+    async def test() -> None:
+        clock, of = Clock(), manager(tmp_path)
+        registry = Registry(tmp_path, {"ResourcePlugin": Notes(of)}, monotonic=clock)
+
+        async def registered_meanwhile():
+            clock.now += LONGEST_PAUSE_S  # on a busy machine one question may be late, or the other be given up before
+            async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
+                await registry.reconcile()
+                return of.plugins == {"cpu": True} and meanwhile
+
+        served = SocketServer(path, [lambda server: pb_grpc.add_RegistrationServicer_to_server(mute, server)])
+        await served.start()
+        try:
+            async with asyncio.timeout(120):
+                await eventually(registered_meanwhile, what="the other to be taken on meanwhile")
+                await eventually(lambda: not mute.asking, what="the question to be given up")
+        finally:
+            await registry.close()
+            await served.stop(grace=0)
+
+    run(test())
+    assert why_not(path, caplog) == never_said(path)
+
+
+@pytest.mark.slow
+def test_who_accepts_and_says_nothing_at_all_holds_nobody_up(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """It may be no gRPC that listens there."""
+    path = tmp_path / "a.sock"
+
+    async def test() -> None:
+        clock, of = Clock(), manager(tmp_path)
+        registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=clock)
+
+        async def found():
+            clock.now += LONGEST_PAUSE_S  # on a busy machine a first question may be late
+            await registry.reconcile()
+            return of.plugins == {"cpu": True}
+
+        async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
+            async with asyncio.timeout(120):
+                await eventually(found, what="the other")
+            await registry.close()
+
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()  # whoever comes is connected, whether accept is called or not
+        run(test())
+    assert why_not(path, caplog) == never_said(path)
 
 
 class Deaf(Introduces):
