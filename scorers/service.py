@@ -28,6 +28,7 @@ from scorers.ranking import Profile
 from scorers.shadow_answers import ShadowAnswers
 from scorers.shadow_mode import ShadowMode
 from scorers.table import Table
+from scorers.telemetry import ShadowTelemetry
 from scorers.wire import ExtenderBindingArgs
 from watcher.client import InProcessClient, WatcherError
 from watcher.kube import Node, Pod
@@ -85,7 +86,7 @@ class Scheduling:
         )
         cluster = ClusterAnswers(self.table, now=serving.now, is_whole=self._cluster.is_whole)
         routes = (*self.extender.routes(), *answers.routes(), *shadows.routes(), *cluster.routes())
-        telemetry = (self.extender.telemetry,)
+        telemetry = (self.extender.telemetry, ShadowTelemetry(self.shadow))
         return Made(routes, (self.life,), telemetry, renew=self.renew, pod_classes=self.pod_classes)
 
     def _made_client(self) -> InProcessClient:

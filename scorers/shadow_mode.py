@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ from scorers import shadow_records as records
 from scorers.decisions import told_scores
 from scorers.ranking import Profile
 from scorers.resources import CPU
-from scorers.shadow_records import GRACE_S, LATER_S, MICROSECONDS, Candidates, Choice, Load, ShadowBinding
+from scorers.shadow_records import GRACE_S, LATER_S, MICROSECONDS, Candidates, Choice, Kind, Load, ShadowBinding
 from scorers.table import ENDED, PodInfo, Table, identity, pod_info, scheduled_at
 from scorers.wire import MOST
 from watcher.decisions import DecisionStore, DecisionsUnavailable
@@ -98,6 +98,10 @@ class ShadowMode:
         self._restricted: dict[str, frozenset[str]] = {}
         self._fails = False
         self._unread = True
+        self.chosen: Counter[tuple[str, Kind]] = Counter()
+        """Bindings by profile and what it would have done, since the start."""
+        self.left_out: Counter[str] = Counter()
+        """Bindings of which nothing is said, by reason."""
 
     @property
     def is_on(self) -> bool:
@@ -181,7 +185,9 @@ class ShadowMode:
             while self._waiting:
                 bound = self._waiting.popleft()
                 try:
-                    self._remember(await self._asked(bound))
+                    told = await self._asked(bound)
+                    self.chosen.update((name, choice.kind) for name, choice in told.choices.items())
+                    self._remember(told)
                 except LeftOut as reason:
                     self._leave_out(bound.pod, str(reason), at=bound.at)
                 except Exception as error:  # of a plug-in of somebody else, say
@@ -350,6 +356,7 @@ class ShadowMode:
                 self._store.keep_shadows(kept, lost=lost)
 
     def _leave_out(self, pod: Pod | None, reason: str, *, at: float) -> None:
+        self.left_out[reason] += 1
         if pod is None:
             last = next(reversed(self._new), None)
             before = None if last is None else self._new[last]

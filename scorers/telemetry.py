@@ -11,11 +11,14 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
 import numpy as np
 from prometheus_client.metrics_core import Metric as Family
 
 from scorers.ranking import Profile
+from scorers.shadow_mode import ShadowMode
+from scorers.shadow_records import LEFT_OUT, Kind
 from scorers.table import Table
 from watcher.instruments import Timings, counter, gauge
 from watcher.model import MetricType
@@ -99,3 +102,23 @@ class SchedulerTelemetry:
         yield gauge("scheduler_nodes_without_load", "Those of them without a load.", [({}, seen.without_load)])
         text = "Pods that are counted on a node before they are bound."
         yield gauge("scheduler_reservations", text, [({}, seen.reservations)])
+
+
+class ShadowTelemetry:
+    """Shadow mode's."""
+
+    def __init__(self, mode: ShadowMode) -> None:
+        self._mode = mode
+
+    def collect(self) -> Iterator[Family]:
+        """Called by the registry at a scrape. What may come is 0 from the start, so that the first of it is a rise."""
+        mode = self._mode
+        chosen = {(name, kind): 0 for name in mode.names for kind in get_args(Kind)} | dict(mode.chosen)
+        text = "Pods that were bound, by what a profile of shadow mode would have done with them."
+        rows = [({"profile": name, "outcome": kind}, count) for (name, kind), count in chosen.items()]
+        yield counter("scheduler_shadow_bindings", text, rows)
+        left_out = (dict.fromkeys(LEFT_OUT, 0) if mode.names else {}) | dict(mode.left_out)
+        text = "Pods that were bound, of which shadow mode can say nothing."
+        yield counter(
+            "scheduler_shadow_left_out", text, [({"reason": reason}, count) for reason, count in left_out.items()]
+        )

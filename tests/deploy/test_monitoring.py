@@ -44,6 +44,9 @@ SERVICE_SETTINGS = f"""{OFTEN}
 [metrics]
 types = ["CPU", "Memory", "Storage", "Bandwidth", "Energy", "Pressure"]
 windows = ["5m", "10m", "15m"]
+[scheduler]
+shadow = ["default"]
+default = {{ plugins = [ {{ name = "HighLoadFilter" }}, {{ name = "TargetLoadPacking" }} ] }}
 """
 LOST_SETTINGS = f"""{OFTEN}
 [provider]

@@ -2,6 +2,7 @@
 
 import re
 import time
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from scorers.asking import number
+from scorers.profiles import read_profiles
 from tests.agent.qrm.test_process import RESERVED, Qrm, the_seeds_machine
 from tests.agent.test_process import POD, AgentProcess, Machine, agent
 from tests.fakes.kube import PODS, FakeKube
@@ -20,6 +22,7 @@ from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
 from tests.real.browser import Tab, chromium, tab
 from tests.real.fleet import make_fleet, recording_rule_series
 from tests.real.parts import Prometheus
+from tests.scorers.test_shadow import Served as Shadowed
 from tests.service import Service
 from tests.test_demo import Demo, node_with
 from tests.waiting import wait_for
@@ -95,11 +98,12 @@ VIEWS = {
     "fleet?as=table&metric=memory": "Distribution of Memory",
     "risk": "that of the profile default",
     "score": "Ranking of 24 nodes by default",
+    "shadow": "shadow mode is off",
     "findings": "What is asked of the source",
     "node/general-a-01": "node-exporter-",
     "node/nobody": "No metrics of a node nobody",
 }
-SPOKEN = {"node/nobody"}  # of which the console tells that the API refused something
+SPOKEN = {"node/nobody", "shadow"}  # of which the console tells that the API refused something
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -531,6 +535,85 @@ def test_without_scheduling_plug_ins_the_explorer_says_so(light: Tab) -> None:
     with Live() as live:
         light.open(f"{url(live)}#/score", shows="No scheduling plug-ins are configured.")
         light.open(f"{url(live)}#/node/node-1", shows="No scheduling plug-ins are configured ([scheduler.NAME]).")
+        assert [] == light.errors()
+
+
+def in_percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def test_shadow_mode_tells_what_would_have_changed(browser: Any) -> None:
+    """What the API reports, by profile, in a table that is read in any colours; and what was left out, and why."""
+    served = Shadowed()
+    with served.live as live:
+        for number, node in enumerate(("n0", "n0", "n3", "nowhere")):
+            served.bind(f"web-{number}", to=node)
+        report = served.report(seen=4)
+        found = {each["profile"]: each for each in report["profiles"]}
+        assert {"node_unknown"} == {each["reason"] for each in report["left_out"]}
+        for dark in (False, True):
+            with tab(browser, dark=dark) as opened:
+                opened.open(f"{url(live)}#/shadow", shows="Where they would have gone")
+                choices = {row[0]: row[1:] for row in opened.cells("Where they would have gone")}
+                assert set(choices) == set(found) == {"packing", "spreading"}
+                for name, each in found.items():
+                    counts = [str(each[key]) for key in ("bindings", "same", "tied", "other", "none")]
+                    value, low, high = (in_percent(each["other_share"][key]) for key in ("value", "low", "high"))
+                    assert [*counts, f"{value} ({low} to {high})"] == choices[name]
+                assert each["other"]
+                cpu = {row[0]: row[2:] for row in opened.cells("How much busier the other node was") if row[1] == "CPU"}
+                mean = each["difference"]["CPU"]["now"]["mean"]
+                signed = f"{'−' if mean < 0 else '+'}{abs(mean):.1f} (?)"
+                assert [signed, str(each["other"]), "–", "0"] == cpu[name]
+                opened.wait_for(f"{name}: of {each['other']} that is still to come, of 0 it is not known")
+                opened.wait_for("in brackets: 95 % confidence; (?): too few quarter hours to say")
+                assert [["the node is not known here", "1"]] == opened.cells("Left out")
+                assert [] == opened.unfit()
+                assert [] == opened.wrong
+
+
+def test_shadow_mode_that_is_off_tells_how_it_is_switched_on(light: Tab, tmp_path: Path) -> None:
+    """In lines that the service takes as they are; once it is on, the page sees that, and that there is nothing yet."""
+    with Live() as live:
+        light.open(f"{url(live)}#/shadow", shows="No scheduling plug-ins are configured")
+        lines = light.page.locator("pre").inner_text()
+        light.page.locator("pre").focus()
+        with light.page.expect_response("**/api/v1/overview"):
+            light.ask_now()
+        light.page.wait_for_load_state("networkidle")
+        assert light.page.evaluate("document.activeElement.tagName") == "PRE"  # somebody may be copying them
+    assert 3 == len(lines.splitlines())
+    profiles, problems, notices = read_profiles(tomllib.loads(lines)["scheduler"], cwd=tmp_path)
+    assert ((), ["spreading"], ()) == (problems, [each.name for each in profiles], notices)
+    served = Shadowed()
+    with served.live as live:
+        served.mode.names = ()
+        light.open(f"{url(live)}#/shadow", shows="shadow mode is off")
+        assert lines == light.page.locator("pre").inner_text()
+        assert [] == light.unfit()
+        served.mode.names, served.store.kept = ("packing",), 0.0
+        light.open(f"{url(live)}#/shadow", shows='set store.decisions = "24h"')
+        assert 0 == light.page.locator("pre").count()
+        served.store.kept = 86400.0
+        light.open(f"{url(live)}#/shadow", shows="no binding was seen yet")
+        assert [] == light.errors()
+
+
+def test_shadow_mode_asks_for_the_token_and_tells_when_it_cannot_be_read(light: Tab) -> None:
+    """It tells of pods, as explain does; and the store may be away."""
+    served = Shadowed(protection=Protection("secret"))
+    with served.live as live:
+        light.open(f"{url(live)}#/shadow", shows="This service wants a token")
+        light.page.get_by_label("This service wants a token").fill("secret")
+        light.press("Enter")
+        light.wait_for("no binding was seen yet")
+        served.store.away = "the disk is full"
+        light.page.get_by_text("24 h", exact=True).click()
+        light.wait_for("the disk is full")
+        served.store.away = ""
+        light.ask_now()
+        light.wait_for("no binding was seen yet")
+        assert "range=-24h" in light.page.url
         assert [] == light.errors()
 
 

@@ -22,17 +22,20 @@ from scorers.profiles import PluginSettings, ProfileSettings, read_profiles
 from scorers.ranking import Profile
 from scorers.shadow_answers import ShadowAnswers
 from scorers.shadow_mode import LATE_S, MOST_WAITING, ShadowMode
-from scorers.shadow_records import GRACE_S, LATER_S, Choice, Load, ShadowBinding, read, settings_of, stored
+from scorers.shadow_records import GRACE_S, LATER_S, LEFT_OUT, Choice, Load, ShadowBinding, read, settings_of, stored
 from scorers.table import Table
+from scorers.telemetry import ShadowTelemetry
 from tests.fakes.decisions import DecisionList
 from tests.fakes.service import Answer, Live, Protection
 from tests.scorers.cluster import NOW, load, node, pod, table
 from tests.scorers.test_extender import Clock, asking
 from tests.waiting import wait_for
+from tests.watcher.test_telemetry import samples_of
 from watcher.cli import main
 from watcher.decisions import StoredShadow
 from watcher.kube import Node, Pod
 from watcher.store.decisions import WaitingDecisions
+from watcher.telemetry import Telemetry
 
 NAMES = ("n0", "n1", "n2", "n3")
 CPU = {"n0": 70.0, "n1": 45.0, "n2": 20.0, "n3": 5.0}
@@ -165,6 +168,17 @@ def kinds(report: dict[str, Any], profile: str) -> dict[str, int]:
     return {kind: of(report, profile)[kind] for kind in ("same", "tied", "other", "none")}
 
 
+def counters(mode: ShadowMode) -> dict[tuple[str, ...], float]:
+    """What /metrics has of it, by the end of the name and the values of labels, in the order of their names."""
+    telemetry, beginning = Telemetry(version="1"), "load_watcher_scheduler_shadow_"
+    telemetry.add(ShadowTelemetry(mode))
+    return {
+        (name.removeprefix(beginning).removesuffix("_total"), *(value for _, value in sorted(labels))): number
+        for (name, labels), number in samples_of(telemetry.exposition()).items()
+        if name.startswith(beginning)
+    }
+
+
 # --- one binding -----------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +191,9 @@ def test_a_pod_that_somebody_bound_is_held_against_each_profile(served: Served) 
     assert (1, {"asked": 0, "estimated": 1}, []) == (found["bindings"], found["candidates"], found["left_out"])
     assert {"same": 1, "tied": 0, "other": 0, "none": 0} == kinds(found, "packing")
     assert {"same": 0, "tied": 0, "other": 1, "none": 0} == kinds(found, "spreading")
+    counted = counters(served.mode)
+    for name in PROFILES:
+        assert kinds(found, name) == {kind: counted["bindings", kind, name] for kind in kinds(found, name)}
     spreading = of(found, "spreading")
     now, later = spreading["difference"]["CPU"]["now"], spreading["difference"]["CPU"]["later"]
     assert (1, CPU["n3"] - CPU["n2"], None, 25.0) == (now["count"], now["mean"], now["low"], spreading["pod_cpu"])
@@ -302,6 +319,8 @@ def test_what_cannot_be_judged_is_counted_with_the_reason(served: Served) -> Non
     served.measured({"n0": 30.0})
     served.bind("e", to="n0")
     assert {"no_load": 2, "node_unknown": 1, "seen_late": 1} == served.left_out(seen=4)
+    counted = {reason: number for (name, reason, *_), number in counters(served.mode).items() if name == "left_out"}
+    assert {**dict.fromkeys(LEFT_OUT, 0), "no_load": 2, "node_unknown": 1, "seen_late": 1} == counted
 
 
 @pytest.mark.parametrize("how", ["before us", "mirror", "ended", "again"])
@@ -341,6 +360,7 @@ def test_more_than_can_be_looked_at_are_counted_and_cost_no_memory() -> None:
 
         made.do(flood)
         assert {"too_many": 25} == made.left_out(seen=25)
+        assert 25 == counters(made.mode)["left_out", "too_many"]
 
 
 class Broken:
