@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from agent.cgroups import Driver
 from watcher.settings import values
-from watcher.settings.tables import Table, about
+from watcher.settings.declaring import Table, about
 
 ANY_PORT = values.whole(lowest=0, highest=65535)
 

@@ -26,9 +26,10 @@ from agent.options import Options, Order
 from agent.sorters import CHAINS
 from watcher.loopback import is_loopback
 from watcher.settings import Problem, values
+from watcher.settings.declaring import Table, about, settings_fields
 from watcher.settings.pages import documented
 from watcher.settings.part_tables import read_table
-from watcher.settings.tables import Key, Table, about, settings_fields
+from watcher.settings.tables import Key
 
 SECTION = "agent"
 MODES = ("preview", "enforce")

@@ -23,7 +23,7 @@ from tests.deploy.grafana import INFINITY
 from tests.real.fleet import DISKS, by_instance, make_fleet, node_exporter_series
 from tests.real.parts import Prometheus, find_go_module, run_program
 from watcher.settings import load
-from watcher.settings.tables import StoreSettings
+from watcher.settings.sample_tables import StoreSettings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())

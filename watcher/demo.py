@@ -7,8 +7,9 @@ from pathlib import Path
 
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.settings import Settings
-from watcher.settings.tables import DAY, AgentsSettings, KubernetesSettings, PeersSettings, ProviderSettings
-from watcher.settings.values import write_duration
+from watcher.settings.neighbour_tables import AgentsSettings, PeersSettings
+from watcher.settings.source_tables import KubernetesSettings, ProviderSettings
+from watcher.settings.values import DAY, write_duration
 
 PROVIDER = "demo"
 INTERVAL_S = 15.0

@@ -30,8 +30,8 @@ from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, SEED_ROLES, RoleTable, r
 from agent.qrm.topology import Policy
 from watcher.loopback import is_loopback
 from watcher.settings import Problem, values
+from watcher.settings.declaring import about
 from watcher.settings.part_tables import read_table
-from watcher.settings.tables import about
 from watcher.settings.values import Kind, Unfit
 
 SECTION = "qrm"

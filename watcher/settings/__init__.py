@@ -1,25 +1,21 @@
 """The settings of the service, where each came from, and what is wrong with them.
 
-Flags win over the environment, that over the TOML file, that over defaults. `tables` declares every setting once;
-`values` reads and writes single values; `sources` takes in what was given; `checks` holds settings against each other;
-`loading` makes the one `Settings` out of all of it; `pages` writes it down again. Other packages need only the names
-below. Nothing here reads the process's own environment or working directory: both are arguments.
+Flags win over the environment, that over the TOML file, that over defaults. `tables` names all tables; each setting is
+declared once, in the file of its table (`*_tables`), by what `declaring` has for it. `values` reads and writes single
+values, and `model_values`, `matchers`, `selections` and `policy_rules` those that are more than a text or a number.
+`sources` takes in what was given; `checks` holds settings against each other; `loading` makes the one `Settings` out of
+all of it; `pages` writes it down again. Other packages need only the names below, and to have tables of their own what
+`declaring`, `values` and `part_tables` have. Nothing here reads the process's own environment or working directory:
+both are arguments.
 """
 
 from watcher.settings.loading import load
 from watcher.settings.pages import show
 from watcher.settings.problems import Problem, SettingsError
-from watcher.settings.tables import (
-    LogSettings,
-    MetricsSettings,
-    ProviderSettings,
-    QuerySettings,
-    RefreshSettings,
-    ReviewSettings,
-    ServerSettings,
-    Settings,
-    StoreSettings,
-)
+from watcher.settings.sample_tables import RefreshSettings, ReviewSettings, StoreSettings
+from watcher.settings.serving_tables import LogSettings, MetricsSettings, ServerSettings
+from watcher.settings.source_tables import ProviderSettings, QuerySettings
+from watcher.settings.tables import Settings
 from watcher.settings.values import Secret
 
 __all__ = [

@@ -18,8 +18,9 @@ from typing import Any
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
 from watcher.providers.influxdb_plans import SINCE, UNTIL, is_template
 from watcher.providers.prometheus_plans import is_plain
+from watcher.settings.declaring import settings_fields
 from watcher.settings.problems import Problem
-from watcher.settings.tables import KEYS, QUERIES, Settings, settings_fields
+from watcher.settings.tables import KEYS, QUERIES, Settings
 from watcher.settings.values import has_password, is_server, write_duration, write_text
 
 # An example for each of the providers that cannot do without an address.

@@ -15,7 +15,9 @@ from urllib.parse import unquote, urlsplit
 
 from watcher import model, providers
 from watcher.settings.checks import DEADLINE, conflicts
+from watcher.settings.declaring import settings_fields
 from watcher.settings.problems import Problem, SettingsError
+from watcher.settings.source_tables import ProviderSettings, QuerySettings
 from watcher.settings.sources import (
     CONFIG,
     DEFAULT_FILE,
@@ -26,16 +28,7 @@ from watcher.settings.sources import (
     flag_layer,
     legacy_layer,
 )
-from watcher.settings.tables import (
-    KEYS,
-    QUERIES,
-    TABLES,
-    Key,
-    ProviderSettings,
-    QuerySettings,
-    Settings,
-    settings_fields,
-)
+from watcher.settings.tables import KEYS, QUERIES, TABLES, Key, Settings
 from watcher.settings.values import Secret, Unfit, describe, is_server, nearest
 
 Validator = Callable[[Mapping[str, Any]], list[Problem]]

@@ -15,8 +15,10 @@ from typing import Any
 
 from watcher import model
 from watcher.settings.checks import value_of
+from watcher.settings.declaring import setting_of, settings_fields
+from watcher.settings.source_tables import QuerySettings
 from watcher.settings.sources import LEGACY
-from watcher.settings.tables import KEYS, QUERIES, TABLES, Key, QuerySettings, Settings, setting_of, settings_fields
+from watcher.settings.tables import KEYS, QUERIES, TABLES, Key, Settings
 from watcher.settings.values import HIDDEN, hide_credentials, write_text
 
 COMMENT_COLUMN = 48

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from watcher.settings.declaring import Table, setting_of, settings_fields
 from watcher.settings.problems import Problem
-from watcher.settings.tables import Table, setting_of, settings_fields
 from watcher.settings.values import Kind, Unfit, describe, nearest
 
 TableT = TypeVar("TableT", bound=Table)

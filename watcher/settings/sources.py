@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from watcher.settings.model_values import LEVEL
 from watcher.settings.problems import Problem
-from watcher.settings.tables import KEYS, LEVEL, PARTS, TABLES
+from watcher.settings.tables import KEYS, PARTS, TABLES
 from watcher.settings.values import Unfit, describe, nearest, write_text
 
 DEFAULT_FILE = "load-watcher.toml"

@@ -233,6 +233,9 @@ SHARE = _fraction("a number from 0 to 1", with_zero=True)
 
 # --- durations and sizes ---------------------------------------------------------------------------------------------
 
+MINUTE = 60.0
+HOUR = 3600.0
+DAY = 86400.0
 _DIGITS = r"\d{1,20}(?:\.\d{1,30})?"
 _PARTS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _DURATION = re.compile("".join(rf"(?:({_DIGITS}){unit})?" for unit in ("d", "h", "m", "s", "ms")), re.ASCII)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from agent.qrm.plugins.nic import Nic, NicAddress
 from agent.qrm.settings import QrmSettings, read_settings, validate
 from watcher.cli import main
-from watcher.settings.tables import settings_fields
+from watcher.settings.declaring import settings_fields
 
 
 def read(**given: Any) -> QrmSettings:
