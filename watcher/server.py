@@ -15,16 +15,14 @@ import asyncio
 import errno
 import gc
 import logging
-import math
 import os
 import secrets
 import signal
-import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from typing import Any
@@ -34,24 +32,18 @@ from apscheduler.events import EVENT_JOB_MAX_INSTANCES
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
 
-from watcher import __version__, agent_pages, directory, handover, providers, review
+from watcher import __version__, agent_pages, handover
 from watcher.api.agents import AgentRoutes
 from watcher.api.handlers import make_app
 from watcher.api.runner import Runner
 from watcher.api.service import HistoryUnavailable, StoredSeries
-from watcher.collect_policy import SHORTEST_INTERVAL_S, CollectPolicies, CollectPolicy
-from watcher.decisions import (
-    DecisionOutcome,
-    DecisionsHeld,
-    DecisionStore,
-    DecisionsUnavailable,
-    StoredDecision,
-    StoredShadow,
-)
+from watcher.collect_policy import CollectPolicies
+from watcher.decisions import DecisionStore
 from watcher.exposition import View
 from watcher.handover import Origin
 from watcher.heap import share_one_heap
-from watcher.kube import Election, KubeClient, ObjectMetadata, find_access
+from watcher.kept_decisions import KeptDecisions
+from watcher.kube import ObjectMetadata
 from watcher.model import (
     METRIC_BY_KEY,
     FindingsDocument,
@@ -62,19 +54,30 @@ from watcher.model import (
     Snapshot,
     Window,
 )
-from watcher.node_metric_objects import MANAGER
-from watcher.node_metric_publisher import LEASE, NodeMetricPublisher, PublishStats, Source, lease_namespace
+from watcher.node_metric_publisher import PublishStats
 from watcher.node_metrics import Capacity, NodeUsages, PodClass, measure
 from watcher.parts import Part
 from watcher.peers import Peers
 from watcher.pods import Pod, PublishedPods
-from watcher.providers.base import Provider, ProviderError, QueryPlan
+from watcher.providers.base import ProviderError, QueryPlan
 from watcher.publish import Published
 from watcher.recall import Recall
-from watcher.refresh import TICK_SHARE, Clock, Directory, RefreshConfig, Refresher, SystemClock, TickStats
+from watcher.refresh import TICK_SHARE, Clock, Refresher, SystemClock, TickStats
 from watcher.settings import Settings, SettingsError
 from watcher.store import Store, StoreError, StoreStatus
 from watcher.telemetry import Telemetry, coverage
+from watcher.wiring import (
+    FROM_SETTINGS,
+    Protection,
+    Sources,
+    asked_of,
+    collect_policies,
+    peers_of,
+    publisher_of,
+    refresh_config,
+    tls_of,
+    token_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -89,18 +92,6 @@ NEED_RESTART = (
     "dashboard",
     "metrics",
 )  # tables of the settings that are read once
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Who gives samples, and who knows the cluster that they are of: made from the settings at the start, and anew at a
-    reload that changes them."""
-
-    provider: Callable[[Settings], Provider] = providers.build
-    directory: Callable[[Settings], Directory | None] = directory.from_settings
-
-
-FROM_SETTINGS = Sources()
 
 
 def run(
@@ -173,112 +164,6 @@ def _addresses(runner: web.AppRunner, settings: Settings) -> list[str]:
     return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in addresses]
 
 
-def tls_of(settings: Settings) -> ssl.SSLContext | None:
-    """The TLS context of the settings, None for plain HTTP. The files were checked with the settings."""
-    server = settings.server
-    if server.tls_cert is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(server.tls_cert, server.tls_key)
-    if server.tls_client_ca is not None:
-        context.load_verify_locations(server.tls_client_ca)
-        # Optional: probes and the Go client have none. What needs a certificate asks whether there was one.
-        context.verify_mode = ssl.CERT_OPTIONAL
-    return context
-
-
-@dataclass(frozen=True, slots=True)
-class Protection:
-    """Who may use what: the bearer token, and whether reads need it too."""
-
-    token: str | None
-    protect_reads: bool
-
-
-def token_of(settings: Settings) -> str | None:
-    """The token that changes need, from its file; None if there is none."""
-    path = settings.server.token_file
-    return None if path is None else path.read_text(encoding="utf-8").strip()
-
-
-def asked_of(settings: Settings) -> list[str]:
-    """What tells one source from another, for replicas that share samples."""
-    provider = settings.provider
-    return [
-        provider.name,
-        provider.address or "",
-        str(settings.kubeconfig or ""),
-        settings.kubernetes.context or "",
-        provider.cluster_name or "",
-        settings.cluster.name or "",
-        *map(str, provider.matchers),
-    ]
-
-
-def peers_of(settings: Settings) -> Peers | None:
-    """The other replicas, None if none are named. Reads are asked for with our token where they need one."""
-    peers = settings.peers
-    if peers.urls is None:
-        return None
-    tls = ssl.create_default_context(cafile=None if peers.ca_file is None else str(peers.ca_file))
-    return Peers(peers.urls, token=token_of(settings) if settings.server.protect_reads else None, tls=tls)
-
-
-def refresh_config(settings: Settings) -> RefreshConfig:
-    """What the tick needs, out of the settings."""
-    refresh, judge = settings.refresh, settings.review
-    limits = review.Limits(
-        mode=judge.mode,
-        carry_slots=judge.carry_slots,
-        outage_fraction=judge.outage_fraction,
-        forget_after_s=judge.forget_after,
-        max_staleness_s=refresh.max_staleness,
-        interval_s=refresh.interval,
-    )
-    return RefreshConfig(
-        interval=refresh.interval,
-        resolution=refresh.resolution,
-        windows=refresh.windows,
-        max_staleness=refresh.max_staleness,
-        keep=settings.store.keep,
-        cluster=settings.cluster.name or "",
-        limits=limits,
-        pods=refresh.pods,
-    )
-
-
-def collect_policies(settings: Settings) -> CollectPolicies:
-    """How NodeMetrics are made, out of the settings."""
-    koordinator, refresh = settings.koordinator, settings.refresh
-    durations = koordinator.aggregate_durations
-    default = CollectPolicy(
-        koordinator.report_interval,
-        koordinator.aggregate_duration,
-        None if durations is None else tuple(window.seconds for window in durations),
-    )
-    return CollectPolicies(
-        default,
-        koordinator.nodes,
-        windows=refresh.windows,
-        shortest_interval_s=max(SHORTEST_INTERVAL_S, math.ceil(refresh.interval)),
-    )
-
-
-def publisher_of(settings: Settings, source: Source) -> NodeMetricPublisher:
-    """What writes NodeMetrics to the cluster of the settings."""
-    kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
-    client = KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
-    election = Election(
-        client,
-        f"{lease_namespace(settings)}/{LEASE}",
-        identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
-        manager=MANAGER,
-        now=source.now,
-        monotonic=source.monotonic,
-    )
-    return NodeMetricPublisher(client, source, election=election)
-
-
 class Every(BaseTrigger):  # type: ignore[misc]  # the library has no types
     """Fires every `seconds`. What was missed is missed: the library's own interval goes through it run by run, and
     where the clock jumps from 1970 to today that is work for minutes, on the event loop."""
@@ -327,6 +212,7 @@ class Watcher:
             decisions=settings.store.decisions,
             max_decisions=settings.store.max_decisions,
         )
+        self._decisions = KeptDecisions(self._store)
         self._refresher = self._make_refresher(settings)
         self._policies = collect_policies(settings)
         self._publisher = publisher_of(settings, self) if settings.koordinator.publish else None
@@ -490,43 +376,9 @@ class Watcher:
         except StoreError as error:
             raise HistoryUnavailable(str(error), error.hint) from error
 
-    # --- decisions of parts (decisions.DecisionStore) ----------------------------------------------------------------
-
     @property
     def decisions(self) -> DecisionStore:
-        return self
-
-    @property
-    def decisions_kept(self) -> float:
-        return self._store.decisions_kept
-
-    def keep_decisions(
-        self, decisions: Sequence[StoredDecision], outcomes: Sequence[DecisionOutcome] = (), *, lost: int = 0
-    ) -> None:
-        self._store.keep_decisions(decisions, outcomes, lost=lost)
-
-    async def decisions_of(
-        self, namespace: str, pod: str, *, start: int = 0, end: int | None = None, limit: int, newest: bool = True
-    ) -> list[StoredDecision]:
-        try:
-            return await self._store.decisions_of(namespace, pod, start=start, end=end, limit=limit, newest=newest)
-        except StoreError as error:
-            raise DecisionsUnavailable(str(error), error.hint) from error
-
-    async def decisions_held(self) -> DecisionsHeld:
-        try:
-            return await self._store.decisions_held()
-        except StoreError as error:
-            raise DecisionsUnavailable(str(error), error.hint) from error
-
-    def keep_shadows(self, shadows: Sequence[StoredShadow], *, lost: int = 0) -> None:
-        self._store.keep_shadows(shadows, lost=lost)
-
-    async def shadows(self, *, start: int, end: int | None = None, limit: int) -> list[StoredShadow]:
-        try:
-            return await self._store.shadows(start=start, end=end, limit=limit)
-        except StoreError as error:
-            raise DecisionsUnavailable(str(error), error.hint) from error
+        return self._decisions
 
     # --- life cycle --------------------------------------------------------------------------------------------------
 

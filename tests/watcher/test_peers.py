@@ -30,8 +30,9 @@ from watcher.parts import Part
 from watcher.peers import Peers
 from watcher.providers.base import provenance
 from watcher.providers.metrics_server import MetricsServerProvider, plan_of
-from watcher.server import Watcher, asked_of
+from watcher.server import Watcher
 from watcher.settings import Settings, load
+from watcher.wiring import asked_of
 
 pytestmark = pytest.mark.slow
 

@@ -50,7 +50,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
     from watcher import demo
     from watcher.fleet.cluster import SimulatedCluster
     from watcher.providers.demo import DemoProvider
-    from watcher.server import Sources
+    from watcher.wiring import Sources
 
     with tempfile.TemporaryDirectory(prefix="load-watcher-demo-") as directory:
 

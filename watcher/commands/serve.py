@@ -12,8 +12,8 @@ from watcher.commands.options import SERVE, with_options
 
 if TYPE_CHECKING:
     from watcher.parts import Part
-    from watcher.server import Sources
     from watcher.settings import Settings
+    from watcher.wiring import Sources
 
 
 @click.command()
@@ -38,14 +38,14 @@ def run(
     for notice in settings.notices:
         logger.warning("settings: %s", notice)
     logger.info("samples come from the provider %s: %s", settings.provider.name, settings.provider.reason)
-    from watcher import server
+    from watcher import server, wiring
 
     def reload() -> Settings:
         renewed = reread()
         setup_logging(renewed.log, cluster=cluster)
         return renewed
 
-    return server.run(settings, reload=reload, parts=parts, sources=sources or server.FROM_SETTINGS)
+    return server.run(settings, reload=reload, parts=parts, sources=sources or wiring.FROM_SETTINGS)
 
 
 def _parts(settings: Settings) -> Sequence[Part]:

@@ -20,8 +20,8 @@ from watcher.doctor.examination import Examination, aside
 from watcher.doctor.results import Result, count, fail, ok, skipped, some, warn
 from watcher.model import ErrorDocument, FindingEntry, FindingKind, FindingsDocument
 from watcher.providers.asking import shown, without_credentials
-from watcher.server import token_of
 from watcher.settings import Settings
+from watcher.wiring import token_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -24,8 +24,8 @@ from watcher.history import MAX_CADENCE_S
 from watcher.model import F64, METRIC_ORDER, FindingKind, Metric, MetricType, SeriesBatch, Snapshot
 from watcher.providers.base import Fetch, Provider, ProviderError, QueryFailure, QueryPlan
 from watcher.refresh import Refresher
-from watcher.server import refresh_config
 from watcher.settings import Settings
+from watcher.wiring import refresh_config
 
 TICK_S = 60.0
 """Longest that one tick is waited for; a backfill that is not done by then goes without."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from watcher.doctor.examination import Examination, aside
 from watcher.doctor.results import Result, fail, ok, warn
-from watcher.server import tls_of
 from watcher.settings import Settings, SettingsError
+from watcher.wiring import tls_of
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 LOOPBACK = ("127.", "localhost", "::1")
