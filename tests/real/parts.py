@@ -272,6 +272,7 @@ class Server:
         wait_for(
             lambda: all(" T " in (task / "stat").read_text() for task in tasks.iterdir()),
             what=f"{self.name} to stand still",
+            ignoring=(FileNotFoundError, ProcessLookupError),  # a thread has just ended
         )
 
     def resume(self) -> None:

@@ -141,7 +141,7 @@ def test_a_budget_holds_a_drain_up(kubectl: Kubectl):
     """It understands why."""
     budget = {"spec": {"selector": {"matchLabels": {"app": "web"}}}, "status": {"disruptionsAllowed": 0}}
     kubectl.server.put(BUDGETS, "shop/web", **budget)
-    errors = kubectl.fails("drain", "node-1", "--force", "--timeout=1s")
+    errors = kubectl.fails("drain", "node-1", "--force", "--timeout=3s")
     assert "Cannot evict pod as it would violate the pod's disruption budget" in errors
     assert "shop/web-0" in kubectl.server.names(PODS)
 
