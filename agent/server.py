@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import click
 import msgspec
@@ -20,12 +20,13 @@ from aiohttp import hdrs, web
 
 from agent import serving
 from agent.analyzer import Event
-from agent.audit import Audit, AuditError, Filter, json_lines
+from agent.audit import Audit, AuditError, Filter, Outcome, json_lines
 from agent.cgroups import Driver, Layout, Tree, find_layout, open_tree, top_of
 from agent.executor import Claim, Cluster, Executor, Groups, KubeletGroups, OnExit, Permissions, PutBack
 from agent.loop import Agent, Clocks, Surroundings
 from agent.metrics import Metrics
 from agent.model import SCHEDULING_TAINT
+from agent.plan import StageKind, Verdict
 from agent.policy.policies import Abilities, KnownMetrics, TriggerOnly
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
 from agent.registry import installed_metrics
@@ -39,6 +40,7 @@ from agent.state.queries import QueryMetrics
 from agent.telemetry import AgentMetrics
 from watcher import __version__
 from watcher.api.openapi import Answer, Operation, Parameter
+from watcher.api.parameters import BadParameter, moment_of, shown
 from watcher.api.routing import Access, ApiError, Route
 from watcher.extensions import Refused
 from watcher.heap import share_one_heap
@@ -51,6 +53,7 @@ log = logging.getLogger(__name__)
 ALIVE_INTERVALS = 3.0
 LOOK_PATIENCE_S = 10.0
 LOOK_AGAIN_S = 0.05
+MOST_LOOKS = 12  # of --once: two minutes, by the usual interval
 """How long, and how often, a single look waits for kubelet and API; who has not answered by then is missing."""
 GARBAGE_AFTER = 20_000
 """Objects. A cycle over 200 pods makes some ten thousand, and they go with the next one."""
@@ -320,11 +323,12 @@ def _teller(cluster: Cluster) -> Any:
 # --- pages -------------------------------------------------------------------------------------------------------
 
 _LIMIT = Parameter("limit", f"at most so many, 100 by default, {LARGEST_LIMIT} at most", {"type": "integer"})
+_KINDS = (*get_args(StageKind), "scheduling")
 _FILTERS = (
-    Parameter("since", "unix seconds", {"type": "number"}),
-    Parameter("until", "unix seconds", {"type": "number"}),
-    Parameter("kind", "throttle, restore, evict, reclaim or scheduling"),
-    Parameter("outcome", "begun, done, gone, failed, protected, unanswered or foreign"),
+    Parameter("since", "unix seconds, an RFC 3339 date, or how long ago (-10m)"),
+    Parameter("until", "the same"),
+    Parameter("kind", f"one of {', '.join(_KINDS)}"),
+    Parameter("outcome", f"one of {', '.join(Outcome)}"),
     Parameter("namespace", "of the pod"),
     Parameter("pod", "NAMESPACE/NAME"),
     Parameter("before_id", "only older ones than this, for the next page", {"type": "integer"}),
@@ -397,7 +401,7 @@ class Pages:
 
     async def audit(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
         """Deeds, newest first."""
-        wanted = _filter(request.query)
+        wanted = _filter(request.query, now=time.time())
         try:
             deeds = await asyncio.to_thread(self._made.audit.deeds, wanted)
         except AuditError as error:
@@ -405,16 +409,22 @@ class Pages:
         return answer({"deeds": [deed.as_json() for deed in deeds]})
 
 
-def _filter(query: Mapping[str, str]) -> Filter:
-    """Raises ApiError for what is no filter."""
+def _filter(query: Mapping[str, str], *, now: float) -> Filter:
+    """Raises BadParameter for what is no filter."""
     known = {parameter.name for parameter in _FILTERS}
     if unknown := sorted(set(query) - known):
         hint = f"there are: {', '.join(sorted(known))}"
-        raise ApiError(400, "bad_request", f"there is no parameter {unknown[0]!r}", hint)
+        raise BadParameter(f"there is no parameter {shown(unknown[0])!r}", hint)
+    for name, values in (("kind", _KINDS), ("outcome", tuple(Outcome))):
+        if name in query and query[name] not in values:
+            raise BadParameter(f"there is no {name} {shown(query[name])!r}", f"there are: {', '.join(values)}")
+    if "pod" in query and query["pod"].count("/") != 1:
+        raise BadParameter(f"{shown(query['pod'])!r} is no pod", "?pod=NAMESPACE/NAME")
+    times = {name: moment_of({name: [query[name]]}, name, now=now) for name in ("since", "until") if name in query}
     try:
-        return msgspec.convert(dict(query), Filter, strict=False)
+        return msgspec.convert({**query, **times}, Filter, strict=False)
     except msgspec.ValidationError as error:
-        raise ApiError(400, "bad_request", f"these are no filters: {error}", "times are unix seconds") from None
+        raise BadParameter(f"these are no filters: {error}", "limit and before_id are whole numbers") from None
 
 
 # --- run ---------------------------------------------------------------------------------------------------------
@@ -472,15 +482,21 @@ async def _leave(made: Assembled, settings: AgentSettings) -> int:
 
 
 async def look_once(settings: AgentSettings, everything: Settings, *, pause: float) -> dict[str, Any]:
-    """The explanation of one cycle, after a first one without rates. Raises CannotRun."""
+    """The explanation of the cycle in which no rule counts samples in a row any more, so that each has decided, or of
+    the last of MOST_LOOKS; the first one is without rates. Raises CannotRun."""
     async with assembled(settings, everything) as made:
         for _ in range(round(LOOK_PATIENCE_S / LOOK_AGAIN_S)):
             if await made.informed():
                 break
             await asyncio.sleep(LOOK_AGAIN_S)
         await made.agent.cycle()
-        await asyncio.sleep(pause)
-        await made.agent.cycle()
+        for _ in range(MOST_LOOKS):
+            await asyncio.sleep(pause)
+            plan = (await made.agent.cycle()).plan
+            counting = [rule.text for rule in (plan.rules if plan else ()) if rule.verdict is Verdict.COUNTING]
+            if not counting:
+                break
+            log.info("looking again in %g s: %s", pause, "; ".join(counting))
         return made.agent.explanation()
 
 

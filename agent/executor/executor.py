@@ -120,6 +120,7 @@ class Executor:
         recent = RecentEvictions(audit, window=limits.window, clock=clock, monotonic=monotonic)
         self._means = _Means(audit, groups, quotas, cluster, limits, recent, clock)
         self._brake: Enforcement | None = None
+        self._said = Stance.ENFORCE
         self._undone: SchedulingStep | None = None
         self._tainted_at: float | None = None
         if cluster is not None:
@@ -143,15 +144,27 @@ class Executor:
         situation = await self._situation(state, owing=owing)
         if situation.stance is Stance.PREVIEW:
             results = tuple(Result(step, Fate.WOULD, would(step)) for step in steps)
+            self._say(situation.stance, situation.why)
             return Report(situation.stance, situation.why, results)
         run = _Run(self._means, situation, state, cycle, needed, just_tainted=self._just_tainted())
         report = await run.carry_out(steps)
+        self._say(report.stance, report.why)
         for each in report.results:
             if isinstance(each.step, SchedulingStep):
                 self._undone = each.step if each.fate is Fate.FAILED else None
                 if each.fate is Fate.DONE:
                     self._tainted_at = self._means.clock() if each.step.disable else None
         return report
+
+    def _say(self, stance: Stance, why: str) -> None:
+        """In the log, once: that less may be done than was asked for, and that all may be done again."""
+        if not self._permissions.enforce or stance is self._said:
+            return
+        self._said = stance
+        if stance is Stance.ENFORCE:
+            log.info("what is decided is done again, evictions too")
+        else:
+            log.warning("not all that is decided is done: %s, for %s", stance, why)
 
     def _just_tainted(self) -> bool:
         """Whether this process set the taint a moment ago."""

@@ -26,7 +26,7 @@ from tests.scorers.test_shadow import Served as Shadowed
 from tests.service import Service
 from tests.test_demo import Demo, node_with
 from tests.waiting import wait_for
-from tests.watcher.test_agent_pages import a_dashboard, an_agent, showing
+from tests.watcher.test_agent_pages import a_dashboard, an_agent, answering, route, showing
 from tests.watcher.test_agent_places import listed, put, selected
 from watcher.agent_pages import Kind
 from watcher.model import FindingEntry
@@ -284,6 +284,32 @@ def test_an_agent_s_plan_and_audit(shown: Shown, light: Tab) -> None:
     assert [] == light.wrong
 
 
+def test_what_became_of_each_step_is_told(shown: Shown, light: Tab) -> None:
+    """That a pod was not evicted although the plan says so, and why not; whose quota was none had no limit."""
+    plan = shown.agent.get("/explain").json()
+    plan["results"] = [
+        {
+            "step": {"kind": "evict", "pod": "shop/web"},
+            "fate": "not allowed",
+            "text": "2 a minute",
+            "deed": 0,
+        },
+        {"step": {"kind": "scheduling"}, "fate": "done", "text": "", "deed": 3},
+    ]
+    deed = {"time": END, "kind": "restore", "pod": "shop/db", "reason": "", "outcome": "done", "message": ""}
+    deeds = [{**deed, "before": {"quota": 1000, "period": 100000}, "after": {"quota": None, "period": 100000}}]
+    with (
+        Live(routes=[route("/explain", answering(plan)), route("/audit", answering({"deeds": deeds}))]) as of_plan,
+        a_dashboard(of_plan.port) as live,
+    ):
+        light.open(f"{url(live)}#/agents", shows="What became of it")
+        told = [["evict", "shop/web", "not allowed", "2 a minute"], ["scheduling", "–", "done", "–"]]
+        assert told == light.cells("What became of it")
+        assert ["quota 1000, period 100000", "quota unlimited, period 100000"] == light.cells("Audit")[0][4:6]
+        assert [] == light.unfit()
+        assert [] == light.wrong
+
+
 def test_a_manager_s_cpus_by_socket(shown: Shown, browser: Any) -> None:
     """Each CPU of the machine with who has it, as the manager says; in the dark too."""
     state = wait_for(
@@ -528,6 +554,8 @@ def test_numbers_are_told_as_load_watcher_score_tells_them(light: Tab) -> None:
         light.open(url(live), shows="all fresh")
         script = "async (values) => { const { plain } = await import('./web/format.js'); return values.map(plain); }"
         assert [number(value) for value in values] == light.page.evaluate(script, values)
+        script = "async () => (await import('./web/format.js')).limits({ quota: null, period: 100000 })"
+        assert "quota unlimited, period 100000" == light.page.evaluate(script)
 
 
 def test_without_scheduling_plug_ins_the_explorer_says_so(light: Tab) -> None:

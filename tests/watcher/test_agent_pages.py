@@ -36,6 +36,13 @@ async def audit(request: web.Request, captured: Sequence[str]) -> web.Response:
     return web.json_response({"deeds": [], "asked": dict(request.query)})
 
 
+def answering(body: object) -> Handler:
+    async def handle(request: web.Request, captured: Sequence[str]) -> web.Response:
+        return web.json_response(body)
+
+    return handle
+
+
 def raising(error: ApiError) -> Handler:
     async def handle(request: web.Request, captured: Sequence[str]) -> web.Response:
         raise error

@@ -174,17 +174,24 @@ def hosts_of(values: Mapping[str, Sequence[str]]) -> frozenset[str] | None:
 
 
 def time_of(values: Mapping[str, Sequence[str]], name: str, *, now: float, default: float) -> int:
-    """A moment in unix seconds: a number, a date by RFC 3339, or a duration before now such as -1h; "now" is now."""
+    """`moment_of` in whole seconds, or the default."""
+    moment = moment_of(values, name, now=now)
+    return int(default if moment is None else moment)
+
+
+def moment_of(values: Mapping[str, Sequence[str]], name: str, *, now: float) -> float | None:
+    """A moment in unix seconds: a number, a date by RFC 3339, or a duration before now such as -1h; "now" is now. None
+    where none is given. Raises BadParameter."""
     given = single(values, name)
     if given is None:
-        return int(default)
+        return None
     moment = _moment(given.strip(), now=now)
     if moment is None or not 0 <= moment <= _LATEST_TIME:
         raise BadParameter(
             f"{name}={shown(given)!r} is not a time",
             "give unix seconds, a date like 2026-01-31T12:00:00Z, or how long ago, like -1h",
         )
-    return int(moment)
+    return moment
 
 
 def _moment(text: str, *, now: float) -> float | None:

@@ -32,7 +32,9 @@ _OWN = ("node", "policies", "state_file", "host", "port")
 @click.group(invoke_without_command=True)
 @click.option("--preview", is_flag=True, help="Decide and report, and change nothing: the default.")
 @click.option("--enforce", is_flag=True, help="Act on what is decided.")
-@click.option("--once", is_flag=True, help="Look twice, say what would be decided and why, and end; always in preview.")
+@click.option(
+    "--once", is_flag=True, help="Look until each rule has decided, say what and why, and end; always in preview."
+)
 @click.option(
     "--check",
     type=click.Path(path_type=Path),

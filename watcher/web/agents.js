@@ -2,7 +2,7 @@
 
 import { ApiError, ask } from "./api.js";
 import { el, numbers, renew, select, table, told } from "./dom.js";
-import { bytes, clock, count, plain, seconds } from "./format.js";
+import { bytes, clock, count, limits, plain, seconds } from "./format.js";
 import { cpusOf, socketsOf } from "./cpus.js";
 
 const MOST = 100;
@@ -99,11 +99,19 @@ function agent(plan, audit) {
     plan.trouble ? el("p.bad", {}, plan.trouble) : null,
     el("section.card", {}, el("h2", {}, "The plan, in words"), el("ul", {}, plan.sentences.map((each) => el("li", {}, each))),
       plan.policies.problems.map((each) => el("p.bad", {}, each))),
+    became(plan.results ?? []),
     el("section.card", {}, el("h2", {}, "Rules"), rules(plan.plan?.rules ?? [])),
     ...(plan.plan?.stages ?? []).map(stage),
     el("section.card", {}, el("h2", {}, "Audit: what was done"), deeds(audit.deeds)),
     leftAlone(plan.plan?.left_alone ?? {}),
   ].filter(Boolean);
+}
+
+/** Of each step of the plan: done, or why not. In preview its own words say it all. */
+function became(results) {
+  const rows = results.filter((each) => each.fate !== "would").slice(0, MOST).map(({ step, fate, text }) => [step.kind, step.pod || "–", fate, text || "–"]);
+  return rows.length ? el("section.card", {}, el("h2", {}, "What became of it"),
+    table("What became of it", [["Step"], ["Pod", "name"], ["Fate"], ["Why", "long"]], rows)) : null;
 }
 
 function rules(found) {
@@ -122,7 +130,7 @@ function stage(each) {
 
 function deeds(found) {
   return table("Audit", [["Time"], ["Kind"], ["Pod", "name"], ["Reason", "long"], ["Before", "long"], ["After", "long"], ["Outcome"]],
-    found.map((deed) => [clock(deed.time), deed.kind, deed.pod || "–", deed.reason, plain(deed.before), plain(deed.after),
+    found.map((deed) => [clock(deed.time), deed.kind, deed.pod || "–", deed.reason, limits(deed.before), limits(deed.after),
       deed.outcome + (deed.message ? `: ${deed.message}` : "")]), { empty: "nothing was done" });
 }
 

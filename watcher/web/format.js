@@ -52,3 +52,8 @@ export function plain(value) {
   }
   return String(value);
 }
+
+/** What a deed of an agent found or set; null is no limit there. */
+export function limits(found) {
+  return plain(Object.fromEntries(Object.entries(found).map(([name, value]) => [name, value ?? "unlimited"])));
+}

@@ -319,6 +319,27 @@ def test_without_a_budget_only_quotas_are_changed(node: FakeNode, server: FakeKu
     assert {"shop/p0", "shop/p1"} == server.names(PODS)
 
 
+def test_that_less_is_done_than_was_asked_for_is_in_the_log_once(
+    node: FakeNode, server: FakeKube, caplog: pytest.LogCaptureFixture
+):
+    """And that all is done again. Who only looks into the log would think that it acts."""
+    caplog.set_level("INFO", logger="agent.executor.executor")
+    node.add(0, 1)
+
+    async def act(executor: Executor) -> None:
+        server.delete(CONFIG_MAPS, CONTROL)
+        for number in range(1, 5):
+            if number == 3:
+                control(server)
+            await executor.run(Plan(NOW, (throttle(0),)), state=node.state(), cycle=number, needed=always)
+
+    node.acting(act)
+    told = [each.getMessage() for each in caplog.records if "decided" in each.getMessage()]
+    assert len(told) == 2, told
+    assert told[0].startswith("not all that is decided is done: throttle only, for there is no ConfigMap ")
+    assert told[1] == "what is decided is done again, evictions too"
+
+
 def test_while_the_api_is_away_nothing_is_asked_of_it_but_once(node: FakeNode, server: FakeKube):
     """Quotas must not wait for Events, nor for a taint; that is tried again when the API is back."""
     node.add(0, 1, 2)
