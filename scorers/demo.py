@@ -36,13 +36,17 @@ log = logging.getLogger(__name__)
 
 Shape = TypeVar("Shape")
 
-DEFAULT_PROFILE: Mapping[str, Any] = {
+DEFAULT_SCHEDULER: Mapping[str, Any] = {
     # As docs/scheduling.md has it: fill nodes up to where they still have room for a burst, and none that are hot.
-    "plugins": [
-        {"name": "TargetLoadPacking", "args": {"targetUtilization": 50}},
-        {"name": "HighLoadFilter", "args": {"usageThresholds": {"cpu": 85, "memory": 90}}},
-    ],
-    "bind": True,  # only who is on this machine may
+    "default": {
+        "plugins": [
+            {"name": "TargetLoadPacking", "args": {"targetUtilization": 50}},
+            {"name": "HighLoadFilter", "args": {"usageThresholds": {"cpu": 85, "memory": 90}}},
+        ],
+        "bind": True,  # only who is on this machine may
+    },
+    # What placed the pods would place them so again; another profile to compare is the user's to add.
+    "shadow": ["default"],
 }
 LISTED_AT_ONCE = 50  # objects that are told of before others have a turn; some milliseconds
 LOOK_EVERY_S = 1.0

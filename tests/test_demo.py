@@ -111,6 +111,19 @@ def test_pods_are_placed_by_the_extender_and_shown(demo: Demo) -> None:
     assert set(pods["node"]) == set(nodes)
 
 
+def test_shadow_mode_is_on(demo: Demo) -> None:
+    """So its page has something to show: what the profile that placed the pods would have done with them."""
+
+    def shadowed() -> dict[str, Any] | None:
+        report = demo.get("/scheduler/shadow").json()
+        return report if report["bindings"] else None
+
+    report = wait_for(shadowed, what="a binding that shadow mode saw")
+    assert report is not None
+    assert report["source"] == "Demo"
+    assert [each["profile"] for each in report["profiles"]] == ["default"]
+
+
 def test_why_a_pod_went_where_it_is_can_be_asked(demo: Demo) -> None:
     """Of a pod that the log names."""
 

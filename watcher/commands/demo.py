@@ -46,7 +46,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
     import time
     from dataclasses import replace
 
-    from scorers.demo import DEFAULT_PROFILE, DemoPart
+    from scorers.demo import DEFAULT_SCHEDULER, DemoPart
     from watcher import demo
     from watcher.fleet.cluster import SimulatedCluster
     from watcher.providers.demo import DemoProvider
@@ -56,7 +56,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
 
         def of_demo(loaded: Settings) -> Settings:
             adapted = demo.adapted(loaded, store=Path(directory) / "load-watcher.db")
-            return replace(adapted, parts={"scheduler": {"default": DEFAULT_PROFILE}, **adapted.parts})
+            return replace(adapted, parts={"scheduler": DEFAULT_SCHEDULER, **adapted.parts})
 
         settings = of_demo(load_or_exit(given, beside=demo.FORCED))
         cluster = SimulatedCluster(count, seed=seed, speed=speed, begun=time.time())
