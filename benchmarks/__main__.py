@@ -26,7 +26,7 @@ from benchmarks.report import machine
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parent / "docs" / "performance.md"
 QUICK = {
-    "agent": "--pods 5 10",
+    "agent": "--pods 5 --cycles 2",
     "kube": "--pods 100",
     "dashboard": "--nodes 50 --rounds 1",
     "engines": "--nodes 20",

@@ -34,7 +34,6 @@ from benchmarks.bench_size import memory
 from benchmarks.report import Table, amount, at_most
 
 CONTAINERS = 3
-CYCLES = 10
 WARM_UP = 3
 INTERVAL_S = 1.0
 """Between cycles. Longer ones would only make the measurement longer."""
@@ -143,7 +142,7 @@ def ticking(root: Path) -> Iterator[None]:
         thread.join()
 
 
-def whole(root: Path, pods: int, *, watermarks: tuple[int, int]) -> dict[str, float]:
+def whole(root: Path, pods: int, *, cycles: int, watermarks: tuple[int, int]) -> dict[str, float]:
     """The CPU time of a cycle of `load-watcher agent` under rules with these watermarks, and the most memory it had."""
     from tests.fakes.kubelet import FakeKubelet
     from tests.service import Service
@@ -172,11 +171,11 @@ def whole(root: Path, pods: int, *, watermarks: tuple[int, int]) -> dict[str, fl
             assert explained["pods"] == pods
             assert bool(explained["results"]) == (watermarks == BUSY), explained["sentences"]
             first, before = used(number + 2)  # what the explanation took is not a cycle's
-            last, after = used(first + CYCLES)
+            last, after = used(first + cycles)
             return {"ms": (after - before) / (last - first), "MB": memory("VmHWM", of=process.pid)}
 
 
-async def look(root: Path, pods: int) -> float:
+async def look(root: Path, pods: int, cycles: int) -> float:
     """Looks at the node: the median of their CPU time."""
     from agent.state import Collector, Places
     from tests.agent.state.node import KnownPods
@@ -184,7 +183,7 @@ async def look(root: Path, pods: int) -> float:
     places = Places(str(root / "proc"), str(root / "cgroup"), str(root / "cpu_manager_state"))
     collector = Collector(KnownPods(facts(pods)), places=places)
     spent = []
-    for _ in range(CYCLES):
+    for _ in range(cycles):
         began = time.process_time()
         state = await collector.collect(time.time())
         spent.append(time.process_time() - began)
@@ -194,11 +193,11 @@ async def look(root: Path, pods: int) -> float:
     return 1e3 * statistics.median(spent[1:])
 
 
-def plain(root: Path) -> float:
+def plain(root: Path, cycles: int) -> float:
     """The straightforward way: every directory below the pods' own, every file as text."""
     spent = []
     before: dict[str, int] = {}
-    for _ in range(CYCLES):
+    for _ in range(cycles):
         began = time.process_time()
         read = _read_all(root / "cgroup")
         usage = {path: int(files.get("cpuacct.usage") or files["cpu.stat"].split()[1]) for path, files in read.items()}
@@ -226,14 +225,14 @@ def _directories(paths: Iterable[Path]) -> Iterable[Path]:
     return (path for path in paths if path.is_dir())
 
 
-def apart(how: str, root: Path, pods: int) -> float:
+def apart(how: str, root: Path, pods: int, cycles: int) -> float:
     """One measurement in a process of its own, in milliseconds."""
-    arguments = ["--measure", how, "--root", str(root), "--pods", str(pods)]
+    arguments = ["--measure", how, "--root", str(root), "--pods", str(pods), "--cycles", str(cycles)]
     command = [sys.executable, "-m", "benchmarks.bench_agent", *arguments]
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
-def table(version: str, sizes: Sequence[int]) -> Table:
+def table(version: str, sizes: Sequence[int], *, cycles: int) -> Table:
     """One version of control groups."""
     found = Table(
         f"CPU time of a cycle, control groups of {version}, {CONTAINERS} containers a pod",
@@ -243,8 +242,8 @@ def table(version: str, sizes: Sequence[int]) -> Table:
         root = Path(tempfile.mkdtemp(prefix="bench-agent-"))
         try:
             make_node(root, version=version, pods=pods)
-            mine, theirs = apart("look", root, pods), apart("plain", root, pods)
-            rest, busy = (whole(root, pods, watermarks=each) for each in (AT_REST, BUSY))
+            mine, theirs = (apart(how, root, pods, cycles) for how in ("look", "plain"))
+            rest, busy = (whole(root, pods, cycles=cycles, watermarks=each) for each in (AT_REST, BUSY))
         finally:
             shutil.rmtree(root)
         judged = pods == GOAL_PODS
@@ -266,16 +265,17 @@ def table(version: str, sizes: Sequence[int]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pods", type=int, nargs="+", default=[50, 200, 1000])
+    parser.add_argument("--cycles", type=int, default=10, help="that are measured of each, a second apart, at least 2")
     parser.add_argument("--measure", choices=("look", "plain"), help=argparse.SUPPRESS)
     parser.add_argument("--root", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure == "look":
-        print(asyncio.run(look(options.root, options.pods[0])))
+        print(asyncio.run(look(options.root, options.pods[0], options.cycles)))
     elif options.measure == "plain":
-        print(plain(options.root))
+        print(plain(options.root, options.cycles))
     else:
         for version in ("v2", "v1"):
-            print(table(version, options.pods).markdown())
+            print(table(version, options.pods, cycles=options.cycles).markdown())
 
 
 if __name__ == "__main__":
