@@ -175,7 +175,7 @@ class ServingPod(msgspec.Struct, frozen=True, gc=False):
             return f"is {self.status.phase or 'of no phase'}"
         if not any(each.type == "Ready" and each.status == "True" for each in self.status.conditions):
             return "is not ready"
-        return "" if _is_address(self.status.pod_ip) else "has no address"
+        return trouble_of(self.status.pod_ip)
 
     def __str__(self) -> str:
         return f"{self.metadata.name} on {self.spec.node_name}" if self.spec.node_name else self.metadata.name
@@ -184,12 +184,16 @@ class ServingPod(msgspec.Struct, frozen=True, gc=False):
 SERVING_PODS: Resource[ServingPod] = Resource("", "v1", "pods", ServingPod)
 
 
-def _is_address(text: str) -> bool:
+def trouble_of(text: str) -> str:
+    """Why nobody may be asked at this address; "" if they may. Whoever writes a pod's status is not to choose for us
+    what is at our end of the line, like the service of a cloud that tells a machine who it is."""
     try:
-        ip_address(text)
+        address = ip_address(text)
     except ValueError:
-        return False
-    return True
+        return "has no address"
+    address = getattr(address, "ipv4_mapped", None) or address
+    odd = address.is_link_local or address.is_multicast or address.is_unspecified
+    return f"has {text}, which is no address of a pod" if odd else ""
 
 
 class SelectedPods:

@@ -1,5 +1,6 @@
 """What the store knows of nodes that nothing was heard of since the start: when it last had a window of each, and what
-that said. Each is looked for once, some at a time: a cluster full of nodes without monitoring must keep nobody busy.
+that said. One that is not in it is looked for once, and some are at a time: a cluster full of nodes without monitoring
+must keep nobody busy.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ Ask = Callable[[str], Coroutine[Any, Any, Sequence[StoredSeries]]]
 
 
 class Recall:
-    """Remembers who was looked for."""
+    """Remembers who was looked for in vain."""
 
     def __init__(self) -> None:
         self._sought: set[str] = set()
 
     async def of(self, unheard: Collection[str], ask: Ask) -> dict[str, LastSample]:
-        """What is stored of the next of these nodes, of those of which something is. Raises what `ask` does; who was
-        not asked about then is looked for again."""
+        """What is stored of the next of these nodes, of those of which something is. Raises what `ask` does; then all
+        are looked for again, but for those of which nothing is."""
         self._sought &= set(unheard)
         found = {}
         for name in [name for name in unheard if name not in self._sought][:AT_ONCE]:
             last = last_of(await ask(name))
-            self._sought.add(name)
-            if last is not None:
+            if last is None:
+                self._sought.add(name)
+            else:
                 found[name] = last
         return found
 

@@ -119,6 +119,9 @@ def test_pods_that_come_go_and_change_are_followed() -> None:
         the_trouble(live, "b is Pending")
         put(kube, "b", "no address", node="n2")
         the_trouble(live, "b on n2 has no address")
+        for odd in ("169.254.169.254", "::ffff:169.254.169.254", "fe80::1%eth0", "0.0.0.0", "ff02::1"):
+            put(kube, "b", odd, node="n2")
+            the_trouble(live, f"b on n2 has {odd}, which is no address of a pod")
         kube.delete(PODS, "agents/b")
         wait_for(lambda: [] == troubles(live), what="no trouble")
         put(kube, "c", "fd00::3", node="n3")

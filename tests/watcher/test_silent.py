@@ -15,17 +15,20 @@ import pytest
 
 from tests.fakes.kube import NODES as KUBE_NODES
 from tests.fakes.kube import FakeKube
-from tests.fakes.service import FakeService, Live, Protection
+from tests.fakes.service import FakeService, Live, Protection, stored
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
 from tests.waiting import eventually
 from tests.watcher.test_refresh import served, wave
 from tests.watcher.test_refresh_names import A, B, Tale, Told, play
 from tests.watcher.test_server import serving, settings_for
 from tests.watcher.ticks import CPU, FIFTEEN, FIVE, MEMORY, minute, opened, save, tick
+from watcher.api.service import StoredSeries
 from watcher.model import LastSample, Operator
 from watcher.publish import Encoding, SilentBody
+from watcher.recall import Recall
 from watcher.refresh import RefreshConfig
 from watcher.silent import FORGET_S, MOST_KEPT, SilentDocument, SilentNode, SilentNodes
+from watcher.store import StoreError
 
 IDENTITY = Encoding.IDENTITY
 pytestmark = pytest.mark.slow
@@ -177,6 +180,30 @@ def test_what_is_remembered_has_a_bound() -> None:
     snapshot = replace(snapshot_of(small_fleet()), left_out=away)
     found = {node.name for node in silent.step(snapshot, before=None, now=END, listed=None).nodes}
     assert away.keys() - {f"pod-{MOST_KEPT}", f"pod-{MOST_KEPT + 1}"} == found
+
+
+def test_what_the_store_has_is_not_lost_where_it_fails_later() -> None:
+    """Who is not in it is looked for once; who is, until it is known that it is silent."""
+    asked: list[str] = []
+    away = True
+
+    async def ask(name: str) -> list[StoredSeries]:
+        asked.append(name)
+        if name == "c" and away:
+            raise StoreError("the disk is full")
+        return [stored({int(END) - 60: 20.0})] if name == "a" else []
+
+    async def story() -> None:
+        nonlocal away
+        recall = Recall()
+        with pytest.raises(StoreError):
+            await recall.of(["a", "b", "c"], ask)
+        away = False
+        assert {"a": LastSample(END - 60, 20.0, None)} == await recall.of(["a", "b", "c"], ask)
+        assert {} == await recall.of(["b", "c"], ask)
+
+    asyncio.run(story())
+    assert ["a", "b", "c", "a", "c"] == asked
 
 
 # --- over HTTP -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
@@ -23,8 +23,11 @@ from aiohttp import hdrs
 from watcher import __version__
 from watcher.agent_places import AgentPlaces, Place, Trouble, places_of
 from watcher.bodies import read_at_most
+from watcher.capacities import KnowsCapacities, KnowsNodes, ListsNodes
 from watcher.findings import some_of
+from watcher.kube import ObjectMetadata
 from watcher.model import Finding, FindingKind, Remedy
+from watcher.node_metrics import Capacity
 from watcher.pods import PODS, PodOrigin, PodUsage
 from watcher.providers.base import (
     Fetch,
@@ -257,6 +260,18 @@ class WithAgents:
     async def fetch_pods(self, now: float) -> PodFetch:
         """What the agents know. Raises ProviderError."""
         return await self._agents.fetch(now)
+
+    async def capacities(self) -> Mapping[str, Capacity]:
+        """As the source of the nodes; nothing where it knows none."""
+        return await self._provider.capacities() if isinstance(self._provider, KnowsCapacities) else {}
+
+    def node_metadata(self, node: str) -> ObjectMetadata | None:
+        """As the source of the nodes; None where it knows none."""
+        return self._provider.node_metadata(node) if isinstance(self._provider, KnowsNodes) else None
+
+    def node_names(self) -> Collection[str] | None:
+        """As the source of the nodes; None where it knows none."""
+        return self._provider.node_names() if isinstance(self._provider, ListsNodes) else None
 
     async def close(self) -> None:
         """Both."""

@@ -20,6 +20,7 @@ from tests.fakes.kube import FakeKube
 from tests.fakes.service import Live
 from tests.fakes.sources import MemorySource
 from tests.waiting import wait_for
+from tests.watcher.providers.test_metrics_server import at
 from watcher.agent_places import AgentPlaces, NamedPlaces, SelectedPods
 from watcher.api.openapi import Operation
 from watcher.api.routing import Route
@@ -37,6 +38,8 @@ from watcher.providers.base import (
     ProviderUnreachable,
     fetch_pods,
 )
+from watcher.providers.metrics_server import MetricsServerProvider
+from watcher.refresh import RefreshConfig, Refresher
 
 NOW = 1_700_000_000.0
 WEB = UsedByPod("shop", "web", 1.5, 2.0**30)
@@ -214,6 +217,34 @@ def test_nodes_come_from_the_source_and_pods_from_the_agents():
         assert (("shop", "web"),) == (await fetch_pods(together, NOW)).usage.pods
 
     asyncio.run(run(fetching))
+
+
+def test_what_the_source_knows_of_the_nodes_is_known_beside_the_agents():
+    """How large they are and who, and which are silent: not the agents', and not lost with them."""
+
+    async def run(kube: FakeKube) -> None:
+        source = MetricsServerProvider(
+            lambda: Access(kube.url, "a test", token=kube.token), resolution=1.0, max_seconds=900.0
+        )
+        together = WithAgents(source, AgentPods(named(), timeout=1))
+        refresher = Refresher(provider=together, config=RefreshConfig())
+        try:
+            await together.start()
+            await refresher.tick()
+            assert {"a", "b", "unscraped"} == (await refresher.capacities()).keys()
+            assert (metadata := refresher.node_metadata("a")) is not None
+            assert "a" == metadata.name
+            assert ("unscraped",) == refresher.unheard
+        finally:
+            await refresher.close()
+            await together.close()
+
+    with FakeKube() as kube:
+        for name in ("a", "b", "unscraped"):
+            kube.node(name)
+        for name in ("a", "b"):
+            kube.usage(name, time=at(time.time() - 5), cpu="1")
+        asyncio.run(run(kube))
 
 
 def test_agents_that_are_not_even_found_are_told_with_what_the_others_say():
