@@ -21,6 +21,11 @@ TIMEOUT_S = 30.0
 MOST_SHOWN = 40  # nodes, best first
 EXACT = 1e15  # bytes and millicores below are told to the last one
 
+_ALL_PATHS = "/openapi.json"  # told to whoever asks for a path that nobody serves
+_NO_SCHEDULER = (
+    "it takes [scheduler.NAME] in the settings of that service (docs/scheduling.md); load-watcher demo has one"
+)
+
 _UNIT_S = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _SPAN = r"([0-9]+(?:\.[0-9]+)?) *(w(?:eeks?)?|d(?:ays?)?|h(?:ours?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?) *"
 _AGO = re.compile(rf"-?((?:{_SPAN})+)(?:ago)?")
@@ -98,7 +103,10 @@ async def ask(
     if status != 200:
         found = document.get("error")
         told: Mapping[str, Any] = found if isinstance(found, dict) else {}
-        raise AskError(str(told.get("message", f"status {status}")), hint=str(told.get("hint", "")))
+        hint = str(told.get("hint", ""))
+        if status == 404 and _ALL_PATHS in hint:
+            raise AskError(f"there is nothing at {url}", hint=_NO_SCHEDULER)
+        raise AskError(str(told.get("message", f"status {status}")), hint=hint)
     return document
 
 

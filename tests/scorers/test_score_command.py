@@ -203,6 +203,16 @@ def test_what_is_wrong_is_said(live: Live, arguments: tuple[str, ...], manifest:
     assert said in result.stderr
 
 
+def test_a_service_without_plug_ins_says_what_it_lacks() -> None:
+    """As `make serve` begins one."""
+    with Live() as bare:
+        for command in (["score", "-"], ["why", "shop/web"], ["shadow"]):
+            asked = [*command, "--url", f"http://127.0.0.1:{bare.port}"]
+            result = CliRunner().invoke(main, asked, input=POD, prog_name="load-watcher")
+            assert result.exit_code == 2
+            assert "it takes [scheduler.NAME] in the settings of that service" in result.stderr
+
+
 def test_a_token_is_sent_where_one_is_needed(tmp_path: Any) -> None:
     (tmp_path / "token").write_text("s3cret\n")
     with running(Protection(token="s3cret")) as served:
