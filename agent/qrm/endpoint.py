@@ -5,6 +5,7 @@ With `channel.py`, `server.py` and `runtime/cri.py` the only file that knows gRP
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -174,6 +175,13 @@ class Endpoint:
 async def _translated(resource: str, method: str, call: Callable[[], Awaitable[T]]) -> T:
     try:
         answer = await call()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # gRPC cancels what is under way when a channel is closed, as a plug-in's is when that goes. Nobody has
+        # cancelled us: who asks, as the rounds do, must not end for it.
+        raise PluginFailed(resource, method, "CANCELLED", "the plug-in went before it had answered") from None
     except grpc.aio.AioRpcError as error:
         raise PluginFailed(resource, method, error.code().name, error.details() or "no details") from None
     except grpc.aio.UsageError as error:  # the channel was closed under the call

@@ -283,6 +283,31 @@ def test_a_plugin_that_hangs_holds_up_one_call_and_not_each(tmp_path: Path):
     run(test())
 
 
+def test_a_plugin_that_goes_in_the_middle_of_a_call_fails_that_call_and_not_who_asked(tmp_path: Path):
+    """gRPC cancels the call, which to asyncio looks as if somebody had cancelled the caller."""
+
+    async def test() -> None:
+        path, slow = tmp_path / "slow.sock", Slow()
+        served = SocketServer(path, [lambda server: pb_grpc.add_ResourcePluginServicer_to_server(slow, server)])
+        await served.start()
+        endpoint, other = Endpoint("cpu", path), Endpoint("cpu", path)
+        asking = asyncio.create_task(endpoint.remove_pod("p"))
+        cancelled = asyncio.create_task(other.remove_pod("p"))
+        try:
+            await eventually(lambda: slow.asked == 2, what="both calls to be under way")
+            await endpoint.close()
+            with pytest.raises(PluginFailed, match="failed in RemovePod: CANCELLED: the plug-in went before it had"):
+                await asking
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        finally:
+            await other.close()
+            await served.stop(grace=0)
+
+    run(test())
+
+
 # --- the socket --------------------------------------------------------------------------------------------------
 
 
