@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.agent.policy.writing import a_rule, node_qos, text_of, write
-from tests.agent.test_process import AgentProcess, Machine, agent, kubelet, machine, throttled
+from tests.agent.test_process import AgentProcess, Machine, agent, cycle_of, kubelet, machine, throttled
 from tests.fakes.kubelet import FakeKubelet
 from tests.waiting import wait_for
 
@@ -26,8 +26,8 @@ RULE = a_rule(metricRule={"name": "cpu_total_usage", "value": "1500"}, restoreTh
 
 def cycles(process: AgentProcess, more: int = 3) -> None:
     """Wait for so many cycles."""
-    begin = process.get("/healthz").json()["cycle"]
-    wait_for(lambda: process.get("/healthz").json()["cycle"] >= begin + more, what=f"{more} more cycles")
+    begin = cycle_of(process)
+    wait_for(lambda: cycle_of(process) >= begin + more, what=f"{more} more cycles")
 
 
 def test_without_its_kubelet_it_does_nothing_and_says_so_and_then_it_acts(machine: Machine, kubelet: FakeKubelet):
