@@ -72,7 +72,7 @@ def row_of(published: Published, host: str) -> int:
 
 def unknown_host(host: str, *, quarantined: bool = False) -> ApiError:
     """Nothing is known of a node of that name, or nothing that can be right."""
-    hint = "names are those of GET /watcher, upper and lower case matter; /api/v1/findings lists nodes that went silent"
+    hint = "names are those of GET /watcher, upper and lower case matter; /api/v1/silent has those that fell silent"
     if quarantined:
         hint = "its metrics are left out because they cannot be right; /api/v1/findings says why"
     return ApiError(404, "unknown_host", f"there are no metrics of node {shown(host)!r}", hint)

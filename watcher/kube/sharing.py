@@ -80,10 +80,12 @@ class SharedInformer(Generic[ItemT]):
         copy.users -= 1
         if not copy.users:
             del _copies[copy.key]  # who comes while this one ends begins another
-        await asyncio.wait([joining], timeout=CLOSE_WITHIN_S)
-        if not copy.users:
-            await copy.informer.close()
-            await copy.client.close()
+        try:
+            await asyncio.wait([joining], timeout=CLOSE_WITHIN_S)
+        finally:  # also for who is stopped in the middle of this: nobody else would end the copy
+            if not copy.users:
+                await copy.informer.close()
+                await copy.client.close()
 
     async def wait(self) -> None:
         """Wait for the first list. Raises the KubeError that keeps it from coming, as soon as there is one (of an

@@ -136,6 +136,24 @@ def test_who_leaves_before_all_was_told_is_told_no_more():
         shared(server, work)
 
 
+def test_who_is_stopped_while_it_leaves_leaves_all_the_same():
+    """A reload that the end of the service cancels."""
+    with FakeKube() as server:
+        server.node("a")
+
+        async def work(access: Callable[[], Access]) -> None:
+            follower = Follower(access)
+            await follower.informer.start()
+            await follower.informer.wait()
+            leaving = asyncio.create_task(follower.informer.close())
+            await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.wait([leaving])
+            assert leaving.cancelled()
+
+        shared(server, work)
+
+
 def test_trouble_is_everybodys_and_who_comes_has_it_tried_anew():
     """Who joins is not told of an error that may be over, and the others have the list as soon."""
     with FakeKube(forbidden={("list", FAKE_NODES)}) as server:
