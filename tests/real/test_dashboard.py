@@ -98,17 +98,18 @@ VIEWS = {
     "fleet?as=table&metric=memory": "Distribution of Memory",
     "risk": "that of the profile default",
     "score": "Ranking of 24 nodes by default",
-    "shadow": "shadow mode is off",
+    "shadow": "Where they would have gone",
     "findings": "What is asked of the source",
     "node/general-a-01": "node-exporter-",
     "node/nobody": "No metrics of a node nobody",
 }
-SPOKEN = {"node/nobody", "shadow"}  # of which the console tells that the API refused something
+SPOKEN = {"node/nobody"}  # of which the console tells that the API refused something
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_everybody_can_use_every_view(demo: Demo, browser: Any, dark: bool) -> None:
     """By axe's rules, in both colour schemes; nothing goes wrong on the way."""
+    wait_for(lambda: demo.get("/scheduler/shadow").json()["bindings"], what="a binding that shadow mode saw")
     with tab(browser, dark=dark) as opened:
         for view, shows in VIEWS.items():
             opened.open(f"{demo.url}/#/{view}", shows=shows)
@@ -431,10 +432,10 @@ def test_nodes_that_are_not_fresh_say_so(light: Tab) -> None:
         assert ["node-2"] == [row[0] for row in light.cells("Nodes")]
 
 
-def with_silent(*nodes: SilentNode) -> FakeService:
-    """Three nodes that are served, and these."""
+def with_silent(*nodes: SilentNode, listed: bool = True) -> FakeService:
+    """Three nodes that are served, and these; whether the nodes of the cluster are `listed`."""
     published = publish(snapshot_of(small_fleet()))
-    published.silent = SilentBody.of(SilentDocument(listed=True, nodes=list(nodes)))
+    published.silent = SilentBody.of(SilentDocument(listed=listed, nodes=list(nodes)))
     return FakeService(published=published)
 
 
@@ -474,6 +475,23 @@ def test_silent_nodes_are_seen_and_counted_in_nothing(browser: Any) -> None:
         opened.wait_for("it is left out")
         wait_for(lambda: "15m: last 91.0 %" in history_of(opened, "CPU, mean"), what="its history to be drawn")
         assert [] == opened.unfit()
+        assert [] == opened.errors()
+
+
+def test_where_nobody_knows_the_nodes_that_is_said_beside_the_silent_ones(browser: Any) -> None:
+    """In a cluster whose nodes come and go, most of them have gone for good; not where nobody is silent."""
+    gone, told = SilentNode("gone", END - 1200.0), "one that has gone for good is silent for a day"
+    service = with_silent(gone, listed=False)
+    with Live(service) as live, tab(browser, width=390) as opened:
+        opened.open(f"{url(live)}#/fleet", shows=told)
+        assert [] == opened.unfit()
+        service.published = with_silent(gone).published
+        opened.ask_now()
+        opened.page.get_by_text(told).wait_for(state="detached")
+        service.published = with_silent(listed=False).published
+        opened.ask_now()
+        opened.wait_for("all fresh")
+        assert 0 == opened.page.get_by_text(told).count()
         assert [] == opened.errors()
 
 

@@ -10,6 +10,7 @@ import { heat, onThemeChange } from "./theme.js";
 const MOST_ROWS = 100;
 const DIGIT = 7.7; // pixels of a picture's text
 const SORTS = [["load", "load"], ["deviation", "deviation"], ["age", "silent for longest"], ["name", "name"]];
+const UNLISTED = "Which nodes the cluster has is not known here, so one that has gone for good is silent for a day.";
 const SHOWS = [["all", "all nodes"], ...Object.entries(LABELS)];
 
 /** The lines of a node, for tips and screen readers. */
@@ -90,7 +91,8 @@ export function fleetView(app) {
     }
     const { nodes } = app.state;
     const nothing = app.nothing();
-    summary.replaceChildren(totalsOf(nodes, wanted.metric));
+    const gone = app.state.silent?.listed === false && nodes.some((node) => node.state === STATES.silent);
+    summary.replaceChildren(totalsOf(nodes, wanted.metric), ...(gone ? [el("p.quiet", {}, UNLISTED)] : []));
     summary.hidden = spread.hidden = Boolean(nothing); // before it is measured
     spread.replaceChildren(el("h2", {}, `Distribution of ${METRICS[wanted.metric]}, ${app.window}`), distribution(nodes, wanted.metric, spread.clientWidth));
     const some = chosen(nodes, wanted);
