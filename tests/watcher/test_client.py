@@ -471,13 +471,17 @@ async def silent(request: web.BaseRequest) -> web.StreamResponse:
 )
 def test_an_answer_that_is_none_is_a_named_failure_and_the_copy_stays(answer: Any, code: str) -> None:
     """Whatever comes back: WatcherError, nothing else, and the copy from before is still served."""
-    server = Scripted([good(), answer])
-    if answer == {"status": 304}:
-        server.answers = [answer]
+    begins = answer != {"status": 304}
+    server = Scripted([good()])
 
     async def story() -> None:
         async with server.running(retries=0, timeout=0.3 if answer is silent else 30.0) as client:
-            copy = None if len(server.answers) == 1 else await client.refresh()
+
+            async def copied():
+                return await client.refresh()  # too late on a busy machine now and then, where silence is waited for
+
+            copy = await eventually(copied, what="a copy", ignoring=(WatcherError,)) if begins else None
+            server.answers = [answer]
             assert code == await code_of(client)
             if copy is not None:
                 assert copy is client.latest()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.model import Operator, Restored, TickRecord
 from watcher.providers.base import ProviderPartial, ProviderUnreachable
 from watcher.publish import Selection, Shape
@@ -294,7 +294,8 @@ def test_a_past_that_cannot_be_had_is_no_failure_of_the_source(hangs: bool, capl
         assert ("AVG", "15m") in numbers(served(refresher)["a"])
 
     with caplog.at_level(logging.INFO, logger="watcher"):
-        play(story, config=RefreshConfig(interval=0.5))
+        # What hangs is waited for until the deadline, by which a busy machine is to have done the rest.
+        play(story, config=RefreshConfig(interval=5.0))
     assert "down" not in caplog.text
 
 
@@ -570,13 +571,17 @@ def test_a_hanging_source_ends_with_the_deadline_of_the_tick() -> None:
 
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         source.hang = True
-        await asyncio.wait_for(refresher.tick(), timeout=5.0)
+        await asyncio.wait_for(refresher.tick(), timeout=PATIENCE_SECONDS)
         assert refresher.provider_health.ok is False
         assert refresher.alive() == ""
         source.hang = False
         source.put("a", [T0], 5.0)
-        await refresher.tick()
-        assert refresher.published is not None
+
+        async def published():
+            await refresher.tick()  # whose deadline is too short for a busy machine now and then
+            return refresher.published
+
+        await eventually(published, what="a tick that is not late")
 
     play(story, config=RefreshConfig(interval=0.2, max_staleness=300.0))
 
