@@ -562,6 +562,11 @@ class Watcher:
         for table in NEED_RESTART:
             if getattr(settings, table) != getattr(self.settings, table):
                 log.warning("changes in [%s] take effect at the next start only", table)
+        if settings.way_to_cluster != self.settings.way_to_cluster:
+            log.warning(
+                "the source and the names of nodes follow kubeconfig and context now; the scheduling plug-ins and all "
+                "else that asks Kubernetes do at the next start only"
+            )
         kept = {table: getattr(self.settings, table) for table in NEED_RESTART}
         settings = self._as_published(replace(settings, **kept, parts=parts))
         changed = any(

@@ -121,13 +121,18 @@ def test_before_the_first_tick_nothing_is_known_and_all_is_alive(tmp_path: Path)
 
 def test_settings_that_need_a_start_are_said_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A reload takes the others over, and the last request counts though one is under way."""
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text("{}")
 
     async def story() -> None:
         async with serving(settings_for(tmp_path)) as (watcher, _):
             published = await eventually(lambda: watcher.published, what="the first document")
             with caplog.at_level(logging.INFO, logger="watcher.server"):
                 for staleness in ("50s", "60s", "70s"):
-                    changed = settings_for(tmp_path, **{"refresh.max_staleness": staleness, "server.port": 4711})
+                    another = {"kubernetes.kubeconfig": str(kubeconfig), "kubernetes.node_names": "off"}
+                    changed = settings_for(
+                        tmp_path, **{"refresh.max_staleness": staleness, "server.port": 4711, **another}
+                    )
                     watcher.request_reload(lambda changed=changed: changed)  # type: ignore[misc]
                 await eventually(lambda: watcher.max_staleness == 70.0, what="the last settings")
             assert watcher.settings.server.port != 4711
@@ -135,6 +140,8 @@ def test_settings_that_need_a_start_are_said_to(tmp_path: Path, caplog: pytest.L
 
     asyncio.run(story())
     assert "changes in [server] take effect at the next start only" in caplog.text
+    told = [text for text in caplog.messages if "the scheduling plug-ins and all else that asks Kubernetes" in text]
+    assert 1 == len(told), "once, and not for what stays as it is"
 
 
 def test_an_unforeseen_failure_of_a_reload_is_logged_and_the_old_settings_stay(

@@ -87,6 +87,11 @@ class Settings:
         """The kubeconfig that says which cluster; None for the one that this pod runs in."""
         return self.kubernetes.kubeconfig or self.provider.kubeconfig
 
+    @property
+    def way_to_cluster(self) -> tuple[Path | None, str | None]:
+        """That kubeconfig, and which of its contexts."""
+        return self.kubeconfig, self.kubernetes.context
+
 
 # --- the keys --------------------------------------------------------------------------------------------------------
 
