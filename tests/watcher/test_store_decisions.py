@@ -408,3 +408,23 @@ def test_closing_writes_what_waits(place: str) -> None:
             await all_of(store)
 
     asyncio.run(run())
+
+
+def stand_still() -> None:
+    time.sleep(0.5)
+
+
+def test_who_is_cancelled_just_as_the_answer_comes_ends(tmp_path: Path) -> None:
+    """Else a task that asks again and again, like shadow mode's, goes on for ever, and the service never ends."""
+
+    async def ask() -> None:
+        async with opened(tmp_path / "store.db") as store:
+            asking = asyncio.create_task(store.shadows(start=0, limit=1))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            stand_still()  # then the answer is there, and nobody was woken up for it
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+    asyncio.run(ask())

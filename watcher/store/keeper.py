@@ -418,7 +418,9 @@ class Store:
 
         reading = asyncio.wrap_future(readers.submit(read))
         try:
-            return await asyncio.wait_for(reading, READ_SECONDS)
+            # Python 3.11's wait_for loses a cancellation that comes with the answer: who reads in a loop never ends.
+            async with asyncio.timeout(READ_SECONDS):
+                return await reading
         except TimeoutError:
             raise StoreAway(
                 f"{self._database.name} has not answered for {READ_SECONDS:.0f} s",
