@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 
 from agent.cgroups import Driver
-from watcher.settings import values
+from watcher.settings import Problem, values
 from watcher.settings.declaring import Table, about
 
 ANY_PORT = values.whole(lowest=0, highest=65535)
@@ -31,6 +31,20 @@ CGROUP_DRIVER = about(
     "The kubelet's cgroup driver; else it is found out.",
     example='"systemd"',
 )
+CGROUP_NEST = about(
+    values.NAME,
+    "The group that the kubelet's groups are in (its cgroupRoot, without slashes); else it is found out: none, or "
+    "kind's.",
+    example='"kubelet"',
+)
+
+
+def nest_problems(nest: str | None, *, section: str) -> list[Problem]:
+    """What is wrong with `cgroup_nest`: the groups are looked for one level further down, not several."""
+    if "/" not in (nest or ""):
+        return []
+    cure = f'for example {section}.cgroup_nest = "kubelet"'
+    return [Problem(f"{section}.cgroup_nest", "must be the name of one group, without slashes", cure)]
 
 
 class NodeTable(Table):

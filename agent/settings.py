@@ -13,6 +13,7 @@ from agent.metrics import Metric
 from agent.metrics.trigger import ActsOn, triggering
 from agent.node_settings import (
     CGROUP_DRIVER,
+    CGROUP_NEST,
     KUBELET_CA,
     KUBELET_INSECURE,
     KUBELET_TOKEN,
@@ -21,6 +22,7 @@ from agent.node_settings import (
     NODE,
     PORT,
     NodeTable,
+    nest_problems,
 )
 from agent.options import Options, Order
 from agent.sorters import CHAINS
@@ -195,15 +197,7 @@ class AgentSettings(NodeTable):
     proc: Path = field(default=Path("/proc"), metadata=about(values.PATH, "Where the host's /proc is."))
     cgroup: Path = field(default=Path("/sys/fs/cgroup"), metadata=about(values.PATH, "Where its control groups are."))
     cgroup_driver: str | None = field(default=None, metadata=CGROUP_DRIVER)
-    cgroup_nest: str | None = field(
-        default=None,
-        metadata=about(
-            values.NAME,
-            "The group that the kubelet's groups are in (its cgroupRoot, without slashes); else it is found out: none, "
-            "or kind's.",
-            example='"kubelet"',
-        ),
-    )
+    cgroup_nest: str | None = field(default=None, metadata=CGROUP_NEST)
     interfaces: tuple[str, ...] = field(
         default=("eth0",),
         metadata=about(values.several(values.NAME, called="names of interfaces"), "Interfaces that are measured."),
@@ -249,9 +243,7 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[AgentSettings
     if queries and settings.prometheus is None:
         cure = 'for example agent.prometheus = "http://prometheus.monitoring:9090"'
         problems.append(Problem("agent.prometheus", "nobody is named who answers agent.queries", cure))
-    if "/" in (settings.cgroup_nest or ""):
-        cure = 'for example agent.cgroup_nest = "kubelet"'
-        problems.append(Problem("agent.cgroup_nest", "must be the name of one group, without slashes", cure))
+    problems += nest_problems(settings.cgroup_nest, section=SECTION)
     if settings.control.count("/") != 1:
         cure = 'for example agent.control = "load-watcher-agent/agent-control"'
         problems.append(Problem("agent.control", "must have the form NAMESPACE/NAME", cure))

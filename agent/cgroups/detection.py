@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 OF_VERSION_2 = "cgroup.controllers"
 NESTS = ("", "kubelet")
 """A segment before the others that is looked for: kind starts its kubelets with --cgroup-root=/kubelet."""
-NO_KUBELET = "Is the host's cgroup file system mounted here, and does the kubelet have --cgroups-per-qos?"
+NO_KUBELET = (
+    "Is the host's cgroup file system mounted here, and does the kubelet have --cgroups-per-qos? "
+    "If it has a --cgroup-root, name that as cgroup_nest"
+)
 
 
 class NoCgroups(Exception):

@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import partial
 
 from agent.qrm.allocation import CPUSET_CPUS, AllocationInfo, Allocations
@@ -64,16 +65,28 @@ class ManagerSettings:
     """The CPUs that are online: no others are given. None where they are not known."""
 
 
+class GivenBack(StrEnum):
+    """What became of the allocations of a pod that was refused."""
+
+    ALL = "all"
+    LATER = "later: a plug-in could not be told of it, and is when the pod goes"
+    NONE = "nothing: the pod had allocations before, and keeps them"
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whether a pod may run. If not, `reason` and `message` are the kubelet's. By container and resource, `offered` are
-    the hints that went into the decision (None: no preference), and `decided` what came of them."""
+    """Whether a pod may run. If not, `reason` and `message` are the kubelet's, and `given_back` is what became of what
+    it had been given. By container and resource, `offered` are the hints that went into the decision (None: no
+    preference), `decided` what came of them, and `failed` is why there is no allocation all the same: an ordinary pod
+    that is admitted runs without it."""
 
     admitted: bool
     reason: str = ""
     message: str = ""
     decided: Mapping[str, Mapping[str, Hint]] = field(default_factory=dict)
     offered: Mapping[str, Offered] = field(default_factory=dict, compare=False)
+    failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False)
+    given_back: GivenBack | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +120,12 @@ class _Registered:
 
 
 class NotAllocated(RuntimeError):
-    """A container does not get what it needs; the message is for the event on its pod."""
+    """A container does not get what it needs of a resource; the message is for the event on its pod."""
+
+    def __init__(self, message: str, *, container: str, resource: str) -> None:
+        super().__init__(message)
+        self.container = container
+        self.resource = resource
 
 
 class Manager:
@@ -181,27 +199,37 @@ class Manager:
                     merged, hints = together or await self._merge(pod, container, kind, index)
                     decided[container.name], offered[container.name] = merged.hints, hints
                     if not merged.admit:
-                        await self._undo(pod, new=new)
-                        return Admission(False, AFFINITY_ERROR, AFFINITY_MESSAGE, decided, offered)
+                        back = await self._undo(pod, new=new)
+                        return Admission(False, AFFINITY_ERROR, AFFINITY_MESSAGE, decided, offered, given_back=back)
                     self._hints[pod.uid, container.name] = dict(merged.hints)
                     await self._allocate(pod, container, kind, index, again=False)
                 await self._save()
             except (NotAllocated, OSError) as error:
-                await self._undo(pod, new=new)
+                failed = {error.container: {error.resource: str(error)}} if isinstance(error, NotAllocated) else {}
+                back = await self._undo(pod, new=new)
                 told = f"Allocate failed due to {_words(error)}, which is unexpected"
-                return Admission(False, UNEXPECTED_ERROR, told, decided, offered)
-            return Admission(admitted=True, decided=decided, offered=offered)
+                return Admission(False, UNEXPECTED_ERROR, told, decided, offered, failed, back)
+            lacks = {each.name: self.lacking(pod.uid, each.name) for each in pod.containers}
+            return Admission(
+                admitted=True,
+                decided=decided,
+                offered=offered,
+                failed={name: lacking for name, lacking in lacks.items() if lacking},
+            )
 
-    async def _undo(self, pod: QrmPod, *, new: bool) -> None:
+    async def _undo(self, pod: QrmPod, *, new: bool) -> GivenBack:
         """What a pod that is not admitted was given goes back at once, if it had nothing before."""
         self._admitted.pop(pod.uid, None)
         if not new:
-            return
-        await self._remove(pod.uid)
+            return GivenBack.NONE
+        # It runs without anything now, for the reason of its refusal and not for this one.
+        self._lacking = {key: lacks for key, lacks in self._lacking.items() if key[0] != pod.uid}
+        removed = await self._remove(pod.uid)
         try:
             await self._save()
         except OSError as error:
             log.error("the checkpoint cannot be written: %s", _words(error))
+        return GivenBack.ALL if removed else GivenBack.LATER
 
     async def _merge(
         self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int
@@ -296,7 +324,7 @@ class Manager:
                 given = self._checked(request, answer, new=stored is None)
             except PluginFailed as error:
                 if not pod.may_skip_errors:
-                    raise NotAllocated(str(error)) from None
+                    raise NotAllocated(str(error), container=container.name, resource=name) from None
                 lacks = self._lacking.setdefault((pod.uid, container.name), {})
                 if lacks.get(name) != str(error):  # every round tries again
                     log.warning("%s, container %s, runs without its %s: %s", pod.key, container.name, name, error)
@@ -305,7 +333,7 @@ class Manager:
             self._lacking.get((pod.uid, container.name), {}).pop(name, None)
             for resource, info in given.items():
                 self.allocations.set(pod.uid, container.name, resource, info)
-            self._check(pod, container)
+            self._check_told(pod, container, name, {})
 
     async def _remembers(self, name: str, known: _Registered, endpoint: Asked) -> bool:
         """Whether a plug-in knows of anything that it gave. One that does not has lost its state, or not read it yet,
@@ -338,16 +366,16 @@ class Manager:
         told = f"{request.quantity:g} were asked for, and it gave {own.allocated_quantity:g}"
         raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", told)
 
-    def _check(self, pod: QrmPod, container: PodContainer) -> None:
-        """What the container has together can be set on it. Raises NotAllocated."""
-        self._check_told(pod, container, {})
-
-    def _check_told(self, pod: QrmPod, container: PodContainer, more: Mapping[str, AllocationInfo]) -> None:
-        """The same with what a plug-in says now, before it takes the place of what is stored. Raises NotAllocated."""
+    def _check_told(
+        self, pod: QrmPod, container: PodContainer, resource: str, more: Mapping[str, AllocationInfo]
+    ) -> None:
+        """What the container has together can be set on it, with what the plug-in for `resource` says now, before that
+        takes the place of what is stored. Raises NotAllocated."""
         try:
             self._properties({**self.allocations.of(pod.uid, container.name), **more})
         except BadProperty as error:
-            raise NotAllocated(f"container {container.name}: {error}") from None
+            told = f"container {container.name}: {error}"
+            raise NotAllocated(told, container=container.name, resource=resource) from None
 
     def _properties(self, infos: Mapping[str, AllocationInfo]) -> Properties:
         """What they set, on CPUs that there are, in quantities that there may be. Raises BadProperty."""
@@ -375,7 +403,8 @@ class Manager:
             if name not in self._registered or quantity <= 0 or not math.isfinite(quantity):
                 continue
             if name in found:
-                raise NotAllocated(f"container {container.name} asks for {name} under two names, {asked} is one")
+                told = f"container {container.name} asks for {name} under two names, {asked} is one"
+                raise NotAllocated(told, container=container.name, resource=name)
             own = quantity / 1000 if asked == RECLAIMED_MILLICPU != name else quantity
             found[name] = ResourceRequest(
                 pod_uid=pod.uid,
@@ -406,15 +435,17 @@ class Manager:
         for uid in sorted(self.allocations.pods - set(active) - self._admitted.keys()):
             await self._remove(uid)
 
-    async def _remove(self, uid: str) -> None:
+    async def _remove(self, uid: str) -> bool:
+        """Whether every plug-in was told, and all is free; else it stays, to be tried again."""
         for name, endpoint in self._live():
             try:
                 await endpoint.remove_pod(uid)
             except PluginFailed as error:
                 log.warning("the plug-in for %s was not told that pod %s is gone, and will be: %s", name, uid, error)
-                return
+                return False
         self.allocations.remove(uid)
         self._hints = {key: hints for key, hints in self._hints.items() if key[0] != uid}
+        return True
 
     # --- containers that start, and those that run -------------------------------------------------------------------
 
@@ -452,7 +483,8 @@ class Manager:
             try:
                 await endpoint.pre_start(request)
             except PluginFailed as error:
-                raise NotAllocated(str(error)) from None
+                told, resource = str(error), request.resource_name
+                raise NotAllocated(told, container=request.container_name, resource=resource) from None
 
     async def reconcile(self, pods: Sequence[QrmPod], apply: Apply) -> Reconciled:
         """One round: what plug-ins say now takes the place of what is stored, and is set on containers, those that
@@ -529,7 +561,7 @@ class Manager:
             if name not in told:
                 continue
             infos = told[name].get(pod.uid, {}).get(container.name, {})
-            self._check_told(pod, container, infos)
+            self._check_told(pod, container, name, infos)
             for resource, info in infos.items():
                 self.allocations.set(pod.uid, container.name, resource, info)
             if infos:

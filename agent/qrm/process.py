@@ -207,7 +207,7 @@ class Checkpoint:
 def layout_finder(settings: QrmSettings) -> Callable[[], Layout]:
     """Where control groups are, each time anew: a kubelet may start after us."""
     driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
-    return lambda: find_layout(str(settings.cgroup), driver=driver)
+    return lambda: find_layout(str(settings.cgroup), driver=driver, nest=settings.cgroup_nest)
 
 
 def applier(settings: QrmSettings, stack: AsyncExitStack) -> Apply:

@@ -40,24 +40,38 @@ class Record:
     admission: Admission
 
     def as_json(self) -> dict[str, Any]:
-        """With every hint that went into it, and what came of them."""
-        containers = {
+        """With every hint that went into it, what came of them, and what was not allocated all the same."""
+        admission = self.admission
+        containers: dict[str, dict[str, dict[str, Any]]] = {
             container: {
-                resource: {"offered": _hints(hints), "decided": _hint(self.admission.decided[container].get(resource))}
+                resource: {"offered": _hints(hints), "decided": _hint(admission.decided[container].get(resource))}
                 for resource, hints in offered.items()
             }
-            for container, offered in self.admission.offered.items()
+            for container, offered in admission.offered.items()
         }
+        for container, failed in admission.failed.items():
+            for resource, why in failed.items():
+                containers.setdefault(container, {}).setdefault(resource, {})["failed"] = why
         return {
             "time": round(self.time, 3),
             "pod": self.pod.key,
             "uid": self.pod.uid,
             "role": self.pod.role,
-            "admitted": self.admission.admitted,
-            "reason": self.admission.reason,
-            "message": self.admission.message,
+            "admitted": admission.admitted,
+            "reason": admission.reason,
+            "message": _without(admission.failed) if admission.admitted else admission.message,
+            "given_back": admission.given_back,
             "containers": containers,
         }
+
+
+def _without(failed: Mapping[str, Mapping[str, str]]) -> str:
+    """What an admitted pod runs without, and why; "" where it has everything."""
+    return "; ".join(
+        f"container {container} runs without its {resource}: {why}"
+        for container, lacks in failed.items()
+        for resource, why in lacks.items()
+    )
 
 
 def _hints(hints: Collection[Hint] | None) -> list[dict[str, Any] | None] | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from agent.node_settings import (
     CGROUP_DRIVER,
+    CGROUP_NEST,
     KUBELET_CA,
     KUBELET_INSECURE,
     KUBELET_TOKEN,
@@ -20,6 +21,7 @@ from agent.node_settings import (
     NODE,
     PORT,
     NodeTable,
+    nest_problems,
 )
 from agent.qrm import cpuset
 from agent.qrm.cpuset import NONE, CpuSet
@@ -85,6 +87,8 @@ def _read_pair(value: Any) -> tuple[str, str]:
     name, equals, other = value.partition("=") if isinstance(value, str) else ("", "", "")
     if not equals or not name.strip() or not other.strip():
         raise Unfit
+    if "=" in other:
+        raise Unfit(f"{value!r} has more than one =, and a name has none")
     return name.strip(), other.strip()
 
 
@@ -325,6 +329,7 @@ class QrmSettings(NodeTable):
         default=Path("/sys/fs/cgroup"), metadata=about(values.PATH, "Where the host's control groups are.")
     )
     cgroup_driver: str | None = field(default=None, metadata=CGROUP_DRIVER)
+    cgroup_nest: str | None = field(default=None, metadata=CGROUP_NEST)
     sys: Path = field(default=Path("/sys"), metadata=about(values.PATH, "Where the machine is described."))
     kubelet_dir: Path = field(
         default=Path("/var/lib/kubelet"),
@@ -415,6 +420,7 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, 
     names = [name for name, _ in settings.names]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         problems.append(Problem("qrm.names", f"{twice[0]!r} stands for two resources", "leave one of them out"))
+    problems += nest_problems(settings.cgroup_nest, section=SECTION)
     if settings.headroom_resource is not None and "/" not in settings.headroom_resource:
         cure = f'for example qrm.headroom_resource = "{RECLAIMED_MILLICPU}"'
         problems.append(Problem("qrm.headroom_resource", "needs a domain before its name, or no node takes it", cure))

@@ -17,6 +17,7 @@ from agent.qrm.manager import (
     REFRESH_S,
     Admission,
     ApplyFailed,
+    GivenBack,
     Manager,
     ManagerSettings,
     NotAllocated,
@@ -194,12 +195,20 @@ class Refusing(Fake):
         return await super().allocate(request)
 
 
+class Forgetful(Fake):
+    """Cannot be told that a pod has gone."""
+
+    async def remove_pod(self, pod_uid: str) -> None:
+        raise PluginFailed(self.resource, "RemovePod", "UNAVAILABLE", "it is away")
+
+
 def test_what_a_pod_runs_without_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture):
     async def test() -> None:
         fake = Refusing(offers=None)
         world = await World(policy=Policy.NONE).with_(fake, Fake("disk", prop=""))
         asked, why = pod(requests={"cpu": 2.0, "disk": 2.0}), "the plug-in for cpu failed in Allocate: UNKNOWN: it has"
-        assert (await world.manager.admit(asked)).admitted
+        admission = await world.manager.admit(asked)
+        assert (admission.admitted, admission.failed) == (True, {"c": {"cpu": f"{why} no more"}})
         world.now += FRESH_S
         for _ in range(3):
             assert world.manager.lacking("p", "c") == {"cpu": f"{why} no more"}
@@ -388,6 +397,29 @@ def test_all_or_nothing():
         assert "memory sets CpusetMems to what is no set" in admission.message
         assert cpu.removed == ["p"]
         assert world.manager.allocations.pods == frozenset()
+        (why,) = admission.failed["c"].items()
+        assert why[0] == "memory"
+        assert why[1] in admission.message
+        assert admission.given_back is GivenBack.ALL
+
+    run(test())
+
+
+def test_what_a_refused_pod_could_not_give_back_is_told():
+    """Because a plug-in is away, or because the pod runs and had it before."""
+
+    async def test() -> None:
+        cpu, disk = Forgetful(), Refusing("disk", prop="")
+        world = await World().with_(cpu, disk)
+        asked = pod(qos="dedicated_cores", requests={"cpu": 2.0, "disk": 2.0})
+        refused = await world.manager.admit(asked)
+        assert refused.failed == {"c": {"disk": "the plug-in for disk failed in Allocate: UNKNOWN: it has no more"}}
+        assert refused.given_back is GivenBack.LATER
+        assert world.stored() == {"cpu": 2.0}
+        again = await world.manager.admit(asked)
+        assert again.given_back is GivenBack.NONE
+        disk.full = False
+        assert (await world.manager.admit(asked)).given_back is None
 
     run(test())
 

@@ -271,6 +271,26 @@ def test_example_3_a_card_that_pods_share(world: World):
         assert not world.socket.exists()
 
 
+def test_what_was_decided_and_then_not_given_is_told_with_the_decision(world: World):
+    """The plug-in for CPUs refuses what the policy let pass: an ordinary pod runs without, another is refused whole."""
+    dedicated = {"katalyst.kubewharf.io/qos_level": "dedicated_cores"}
+    ids = [f"{digit * 8}-0000-4000-8000-000000000000" for digit in "12"]
+    world.pod("default/runs", ids[0], "storage-service", cpu="70")
+    world.pod("default/waits", ids[1], "storage-service", cpu="70", annotations=dedicated)
+    with world.run(RESERVED, mode="dry-run", env={"LOAD_WATCHER_QRM_POLICY": "best-effort"}) as qrm:
+        wait_for(lambda: len(qrm.explained()["admissions"]) == 2, what="both admissions")
+        told = {each["pod"]: each for each in qrm.explained()["admissions"]}
+        why = {name: each["containers"]["container0"]["cpu"]["failed"] for name, each in told.items()}
+        assert why["default/runs"].startswith("the plug-in for cpu failed in Allocate: UNKNOWN: no available")
+        runs, waits = told["default/runs"], told["default/waits"]
+        assert (runs["admitted"], runs["given_back"]) == (True, None)
+        assert runs["message"] == f"container container0 runs without its cpu: {why['default/runs']}"
+        assert (waits["admitted"], waits["reason"], waits["given_back"]) == (False, "UnexpectedAdmissionError", "all")
+        assert waits["message"] == f"Allocate failed due to {why['default/waits']}, which is unexpected"
+        assert "failed" not in runs["containers"]["container0"]["memory"]
+        assert given(qrm)["default/waits"] == {}
+
+
 # --- life ------------------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from agent.cgroups.detection import Version
 from agent.qrm.manager import ApplyFailed
 from agent.qrm.oci import Properties
 from agent.qrm.pods import PodContainer, QrmPod
+from agent.qrm.process import applier
 from agent.qrm.runtime import dry_run
 from agent.qrm.runtime.cgroup import CgroupRuntime
 from agent.qrm.runtime.cri import CriRuntime
+from agent.qrm.settings import read_settings
 from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.cri import FakeRuntime
 from tests.real.cgroups import BUSY, ROOT, Groups
@@ -94,6 +97,28 @@ def test_files_are_written(machine: tuple[CgroupRuntime, Path]):
     set_on(runtime, {"CpusetCpus": "2-21", "CpusetMems": "0"}, qos="")  # its class is found out
     assert (place / "cpuset.cpus").read_text() == "2-21"
     assert (place / "cpuset.mems").read_text() == "0"
+
+
+@pytest.mark.parametrize(("nest", "found"), [("crane", True), ("kubelet", False), (None, False)])
+def test_groups_that_are_in_another(tmp_path: Path, nest: str | None, found: bool):
+    """A kubelet with --cgroup-root=/crane, by the settings."""
+    fake = FakeCgroups(tmp_path / "cgroup", "v2", Driver.CGROUPFS, nest="crane")
+    path = fake.container_path(UID, ID, "Burstable")
+    fake.add(path)
+    place = fake.root / path.lstrip("/")
+    for name, text in (("cpuset.cpus", "0-79\n"), ("cpuset.mems", "0-1\n")):
+        (place / name).write_text(text)
+    given = {"mode": "cgroup", "cgroup": str(fake.root), **({"cgroup_nest": nest} if nest else {})}
+    settings, problems = read_settings(given, cwd=tmp_path)
+    assert not problems
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            await applier(settings, stack)(*pod(), {"CpusetCpus": "2-21"})
+
+    with nullcontext() if found else pytest.raises(ApplyFailed, match="there are no groups of a kubelet"):
+        asyncio.run(test())
+    assert (place / "cpuset.cpus").read_text() == ("2-21" if found else "0-79\n")
 
 
 def test_what_is_set_already_is_not_written(machine: tuple[CgroupRuntime, Path]):

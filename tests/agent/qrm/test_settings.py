@@ -72,6 +72,8 @@ def test_everything_from_text_as_the_environment_gives_it():
         ({"polcy": "none"}, "qrm.polcy", "no such setting"),
         ({"reserved_cpus": "0-"}, "qrm.reserved_cpus", "neither a number nor a range"),
         ({"names": ["cpu"]}, "qrm.names", "two names"),
+        ({"names": ["a=cpu=b"]}, "qrm.names", "'a=cpu=b' has more than one =, and a name has none"),
+        ({"cgroup_nest": "a/b"}, "qrm.cgroup_nest", "must be the name of one group"),
         ({"names": ["a=cpu", "a=memory"]}, "qrm.names", "stands for two resources"),
         ({"nics": ["eth0 speed=10"]}, "qrm.nics", "'speed' is nothing that is known of a card"),
         ({"nics": ["eth0 ipv6=10.0.0.7"]}, "qrm.nics", "no IPv6 address"),
