@@ -241,8 +241,8 @@ class Audit:
         rows: int = ROWS,
         begin_anew: bool = True,
     ) -> Self:
-        """Open the file, or make it. One that is damaged, or is another program's, is moved aside and kept; `notice`
-        then says so. Raises AuditError if another process has it, if a newer version wrote it, if it cannot be
+        """Open the file, or make it. One that is damaged is moved aside and kept; `notice` then says so. Raises
+        AuditError if another process has it, if it is another program's, if a newer version wrote it, if it cannot be
         written, or, without `begin_anew`, if it would be moved aside."""
         notice = ""
         with _translated(path):
@@ -525,8 +525,8 @@ def _remembered(row: tuple[Any, ...]) -> Remembered:
 
 
 def _unusable(path: Path) -> str:
-    """Why the file that is there is none of ours, "" if it is one or there is none. Raises AuditError if it is locked
-    or newer, sqlite3.Error and OSError if that cannot be found out."""
+    """Why the file that is there cannot be ours any more, "" if it is or there is none. Raises AuditError if it is
+    another program's or newer, sqlite3.Error and OSError if that cannot be found out."""
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -542,7 +542,12 @@ def _unusable(path: Path) -> str:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         if application != APPLICATION_ID:
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            return "it is another program's database" if application or tables else ""  # or was just being made
+            if not application and not tables:
+                return ""  # it was just being made
+            raise AuditError(
+                f"{path} is another program's database, and is left to it",
+                hint="Give the agent a file of its own: agent.state_file, --state-file.",
+            )
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA:
             raise AuditError(
@@ -612,7 +617,8 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 _HINTS = {
-    sqlite3.SQLITE_BUSY: "Another agent, or another program, has it open: only one may.",
+    sqlite3.SQLITE_BUSY: "Another agent, or another program, has it open: only one may. What a running agent would"
+    " do is at its GET /explain; to look beside it, name another file by --state-file.",
     sqlite3.SQLITE_FULL: "The disk is full. Nothing is done to any pod until it can be written again.",
     sqlite3.SQLITE_IOERR: "The disk is full or failing. Nothing is done to any pod until it can be written again.",
     sqlite3.SQLITE_READONLY: "It can only be read here. Nothing is done to any pod until it can be written.",

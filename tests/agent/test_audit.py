@@ -317,10 +317,20 @@ def text(path: Path) -> None:
     path.write_text("this is no database at all\n" * 10)
 
 
-@pytest.mark.parametrize(
-    ("make", "why"), [(foreign, "another program's database"), (damaged, "damaged"), (text, "no SQLite database")]
-)
-def test_a_file_that_is_not_ours_or_is_damaged_is_kept_aside(tmp_path: Path, make, why: str):
+@pytest.mark.parametrize("begin_anew", [True, False])
+def test_another_programs_database_is_left_to_it(tmp_path: Path, begin_anew: bool):
+    path = tmp_path / "recipes.db"
+    foreign(path)
+    before = path.read_bytes()
+    with pytest.raises(AuditError, match="is another program's database") as raised:
+        Audit.open(path, now=NOW, begin_anew=begin_anew)
+    assert "agent.state_file" in raised.value.hint
+    assert path.read_bytes() == before
+    assert ["recipes.db"] == [each.name for each in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("make", "why"), [(damaged, "damaged"), (text, "no SQLite database")])
+def test_a_file_that_is_damaged_is_kept_aside(tmp_path: Path, make, why: str):
     path = tmp_path / "agent.db"
     make(path)
     before = path.read_bytes()

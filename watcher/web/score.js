@@ -55,7 +55,7 @@ export function scoreView(app) {
     const chosen = last.nodes.find((node) => node.name === explained) ?? last.nodes[0];
     const rows = last.nodes.map((node, i) => [
       el("button.plain", { type: "button", onclick: () => app.set({ node: node.name }), "aria-pressed": String(node === chosen) }, node.name),
-      String(i + 1), el("span", { className: node.passes ? "" : "bad" }, scoreOf(node)), reasonOf(node),
+      node.passes ? String(i + 1) : "–", el("span", { className: node.passes ? "" : "bad" }, scoreOf(node)), reasonOf(node),
     ]);
     const ranking = table("Ranking", [["Node"], ["Rank", "number"], ["Score", "number"], ["Why", "long"]], rows, { empty: "no node is known" });
     ranking.querySelectorAll("tbody tr").forEach((row, i) => row.classList.toggle("chosen", last.nodes[i] === chosen));
