@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 PYTEST_ARGS ?=
 # Packages of the first rank that are there; an argument mypy does not find would be an error.
-TYPED := $(wildcard watcher scorers agent migrations tests benchmarks scripts/real-parts scripts/real-kube scripts/soak)
+TYPED := $(wildcard load_watcher watcher scorers agent migrations tests benchmarks scripts/real-parts scripts/real-kube scripts/soak)
 
 RULE := deploy/components/prometheusrule/prometheusrule.yaml
 

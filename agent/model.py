@@ -3,9 +3,9 @@
     state ──▶ analyzer ──analysis──▶ planner ──plan──▶ executor ──▶ audit
 
 A `State` is one look at the node: everything in it was read within the same cycle. An analysis says which actions the
-policies want and on which pods; a plan (agent/plan.py) says what is to be done to which pod, in order, and what that
-releases. None of them changes, and none knows how it was read or how it will be done, so preview, tests and replay need
-no node.
+policies want and on which pods; a plan (agent/decision/plan.py) says what is to be done to which pod, in order, and
+what that releases. None of them changes, and none knows how it was read or how it will be done, so preview, tests and
+replay need no node.
 
 Units: CPU of a node in millicores, CPU of a pod or container in cores, memory in bytes, quotas and periods in
 microseconds, times in unix seconds. What is not known is None, never 0.

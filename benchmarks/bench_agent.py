@@ -177,7 +177,7 @@ def whole(root: Path, pods: int, *, cycles: int, watermarks: tuple[int, int]) ->
 
 async def look(root: Path, pods: int, cycles: int) -> float:
     """Looks at the node: the median of their CPU time."""
-    from agent.state import Collector, Places
+    from agent.state.collector import Collector, Places
     from tests.agent.state.node import KnownPods
 
     places = Places(str(root / "proc"), str(root / "cgroup"), str(root / "cpu_manager_state"))

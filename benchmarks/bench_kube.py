@@ -75,7 +75,11 @@ def pod(number: int) -> dict[str, Any]:
 
 async def measure(url: str, *, whole: bool) -> dict[str, float]:
     """What an informer takes of memory and CPU in this process, for the pods of the server at `url`."""
-    from watcher.kube import PODS, Access, CustomObject, Informer, KubeClient, Resource
+    from watcher.core.kubernetes.objects import PODS, CustomObject
+    from watcher.core.kubernetes.wire import Resource
+    from watcher.platform.kube.client import KubeClient
+    from watcher.platform.kube.credentials import Access
+    from watcher.platform.kube.informer import Informer
 
     client = KubeClient(lambda: Access(url, "a benchmark"), timeout=600.0)
     await client.list(Resource("", "v1", "nodes", CustomObject))  # the connection, the libraries

@@ -31,15 +31,15 @@ from benchmarks.source import Virtual
 from benchmarks.stall import watching
 from watcher.client import to_pods
 from watcher.client.arrays import decoded_pods
-from watcher.kube.answers import read_large_page
-from watcher.pod_refresh import PodConfig, PodRefresher
-from watcher.pods import PodOrigin, PodTable, PodUsage, PublishedPods, empty_table, review, take_in
+from watcher.core.pods.table import PodOrigin, PodTable, PodUsage, PublishedPods, empty_table, review, take_in
+from watcher.core.publishing.compression import Encoding, compressed
+from watcher.platform.kube.responses import read_large_page
 from watcher.providers.base import PodFetch
-from watcher.providers.metrics_server_pods import POD_METRICS, _unhurried, read_pods
-from watcher.providers.prometheus_answers import read_envelope, series_of
-from watcher.providers.prometheus_pods import joined, read_values
-from watcher.providers.prometheus_transport import _unhurried as _unhurried_series
-from watcher.publish import Encoding, compressed
+from watcher.providers.metrics_server.pods import POD_METRICS, _unhurried, read_pods
+from watcher.providers.prometheus.pods import joined, read_values
+from watcher.providers.prometheus.responses import read_envelope, series_of
+from watcher.providers.prometheus.transport import _unhurried as _unhurried_series
+from watcher.refresh.pods import PodConfig, PodRefresher
 
 START = 1_700_000_040.0
 ROUNDS = 10

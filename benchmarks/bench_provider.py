@@ -23,10 +23,11 @@ from pathlib import Path
 from benchmarks.cluster import BEHIND_S, history_until, write_exporters, write_rules
 from benchmarks.report import Table, amount, at_least
 from tests.real.parts import Prometheus, PromqlServer
+from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY
 from watcher.providers.base import Fetch
-from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider
-from watcher.providers.prometheus_plans import DEFAULT_METRICS, is_plain
+from watcher.providers.prometheus.provider import PrometheusProvider
+from watcher.providers.prometheus.queries import DEFAULT_METRICS, PrometheusConfig
 
 METHODS = ("avg_over_time", "stddev_over_time")
 WINDOWS = ("5m", "10m", "15m")

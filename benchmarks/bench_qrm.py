@@ -23,22 +23,23 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from agent.qrm.allocation import Allocations
-from agent.qrm.endpoint import Endpoint
-from agent.qrm.files import StateFile, write_atomic
-from agent.qrm.machine import Cpu, Machine
-from agent.qrm.manager import Manager, ManagerSettings
+from agent.qrm.kubelet.grpc_server import PluginServer
+from agent.qrm.kubelet.plugin_client import Endpoint
+from agent.qrm.main import Checkpoint
+from agent.qrm.manager.admission import ManagerSettings
+from agent.qrm.manager.allocation import Allocations
+from agent.qrm.manager.manager import Manager
+from agent.qrm.manager.request import ResourceRequest
+from agent.qrm.manager.topology import ALIGNED, Hint, Policy, compare, merge, most_of_narrowest
 from agent.qrm.plugins.base import Plugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu_topology import Cpu, Machine
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.pods import ROLE_ANNOTATION, PodContainer, QrmPod
-from agent.qrm.process import Checkpoint
-from agent.qrm.request import ResourceRequest
 from agent.qrm.roles import SEED_ROLES
 from agent.qrm.runtime import dry_run
-from agent.qrm.server import PluginServer
+from agent.qrm.store.files import StateFile, write_atomic
 from agent.qrm.telemetry import QrmMetrics
-from agent.qrm.topology import ALIGNED, Hint, Policy, compare, merge, most_of_narrowest
 from benchmarks.report import Table, amount, at_most
 
 GOAL_PODS, ALLOCATE_MS, ROUND_MS, RESTORE_MS = 110, 15.0, 100.0, 50.0

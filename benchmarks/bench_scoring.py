@@ -30,19 +30,20 @@ from benchmarks.bench_serving import build_peer
 from benchmarks.report import Table as Report
 from benchmarks.report import amount, at_most
 from benchmarks.source import names
-from scorers import decisions
-from scorers.decision_log import DecisionLog
-from scorers.extender import Extender
-from scorers.framework import FilterPlugin, ScorePlugin, round_half_away_one
-from scorers.profiles import PluginSettings, ProfileSettings
-from scorers.ranking import Profile
-from scorers.table import Table, pod_info
+from scorers.cluster.pods import pod_info
+from scorers.cluster.table import Table
+from scorers.decisions import records
+from scorers.decisions.log import DecisionLog
+from scorers.extender.handlers import Extender
+from scorers.plugin_api.framework import FilterPlugin, ScorePlugin, round_half_away_one
+from scorers.profiles.profiles import PluginSettings, ProfileSettings
+from scorers.profiles.ranking import Profile
 from tests.fakes.service import Live
-from tests.scorers.cluster import NOW, load, node, pod
+from tests.scorers.simulated_cluster import NOW, load, node, pod
 from watcher.client import Columns
-from watcher.kube import Pod
+from watcher.core.kubernetes.objects import Pod
 from watcher.model import MetricType
-from watcher.store import Store
+from watcher.store.store import Store
 
 LOOP_SOURCE = Path(__file__).with_name("peer") / "packing" / "main.go"
 GOALS_MS = {
@@ -355,10 +356,10 @@ def decision_table(cluster: Cluster, *, rounds: int) -> Report:
     info, rows, sampled = pod_info(pod("asking", containers=CONTAINERS)), np.arange(size), cluster.table.load.sampled()
     for name, profile in ((ALONE, alone(cluster)), ("all", cluster.profile)):
         ranked, filtered = profile.rank(info, rows, now=NOW), profile.filter(info, rows, now=NOW)
-        blank = decisions.about(info, profile=name, time=NOW, columns=columns, window="15m", identity="uid")
-        ranking = partial(decisions.ranking, ranked, cluster.nodes, sampled=sampled, asked=size, most=10)
-        passed = partial(decisions.passed, filtered, cluster.nodes, asked=size)
-        encode = partial(decisions.encode, msgspec.structs.replace(blank, filtered=passed(), ranking=ranking()))
+        blank = records.about(info, profile=name, time=NOW, columns=columns, window="15m", identity="uid")
+        ranking = partial(records.ranking, ranked, cluster.nodes, sampled=sampled, asked=size, most=10)
+        passed = partial(records.passed, filtered, cluster.nodes, asked=size)
+        encode = partial(records.encode, msgspec.structs.replace(blank, filtered=passed(), ranking=ranking()))
         taking, encoding = (
             1e6 * sum(quickest(each, rounds=rounds) for each in several) for several in ((ranking, passed), (encode,))
         )

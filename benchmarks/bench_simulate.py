@@ -17,13 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from agent.evicting import evicted
+from agent.decision.simulated_eviction import evicted
 from benchmarks.report import Table, amount, at_most
-from scorers.simulate.course import Course, read_course
-from scorers.simulate.engine import Options, simulate
-from scorers.simulate.policies import find_policy
-from scorers.simulate.results import Summary
-from watcher.traces import open_writer, read_trace
+from load_watcher.simulate.engine import Options, simulate
+from load_watcher.simulate.policies import find_policy
+from load_watcher.simulate.results import Summary
+from load_watcher.simulate.trace_columns import Course, read_course
+from watcher.traces.files import open_writer, read_trace
 from watcher.traces.generating import generate
 
 SCENARIO = "daily"

@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.report import Table, amount, at_most
 from benchmarks.source import METRICS, MadeUp, Virtual
-from watcher.heap import share_one_heap
+from watcher.platform.malloc import share_one_heap
 
 START = 1_700_000_010.0
 TICKS = 20
@@ -40,7 +40,7 @@ def memory(field: str, *, of: int | str = "self") -> float:
 
 async def measure(nodes: int, *, ticks: int) -> Measured:
     """One size, in this process."""
-    from watcher.store import Store
+    from watcher.store.store import Store
 
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder) / "bench.db"
@@ -53,9 +53,10 @@ async def measure(nodes: int, *, ticks: int) -> Measured:
 
 
 async def _ticks(store: Any, nodes: int, *, ticks: int) -> Measured:
-    from watcher.exposition import View, node_windows
-    from watcher.publish import deflate
-    from watcher.refresh import RefreshConfig, Refresher
+    from watcher.core.publishing.compression import deflate
+    from watcher.core.publishing.exposition import View, node_windows
+    from watcher.refresh.config import RefreshConfig
+    from watcher.refresh.tick import Refresher
 
     clock = Virtual(START)
     refresher = Refresher(provider=MadeUp(nodes), config=RefreshConfig(), store=store, clock=clock, tag="t")

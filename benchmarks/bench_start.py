@@ -136,7 +136,7 @@ def rows(folder: Path, *, nodes: Sequence[int], rounds: int) -> list[tuple[str, 
     return [
         ("Python itself, nothing imported", imported("sys", rounds=rounds), False),
         ("import watcher.client", imported("watcher.client", rounds=rounds), False),
-        ("import watcher.server and the Prometheus provider", imported(_SERVING, rounds=rounds), True),
+        ("import watcher.service.server and the Prometheus provider", imported(_SERVING, rounds=rounds), True),
         *crash,
         ("first start, host provider", fresh_host(folder, rounds=rounds), False),
         (
@@ -147,7 +147,7 @@ def rows(folder: Path, *, nodes: Sequence[int], rounds: int) -> list[tuple[str, 
     ]
 
 
-_SERVING = "watcher.server, watcher.providers.prometheus"
+_SERVING = "watcher.service.server, watcher.providers.prometheus.provider"
 
 
 def main() -> None:

@@ -27,8 +27,9 @@ import zstandard
 
 from benchmarks.report import Table, amount
 from watcher.model import METRICS, Operator, Provenance, SampleBlock, TickRecord, Window, WindowRecord
-from watcher.store import Store, codec
+from watcher.store import codec
 from watcher.store.codec import Grid
+from watcher.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
 WINDOWS = (Window("5m", 300), Window("10m", 600), Window("15m", 900))

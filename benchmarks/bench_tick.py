@@ -29,18 +29,21 @@ from benchmarks.report import Table, amount, at_most
 from benchmarks.source import METRICS, MadeUp, Virtual
 from benchmarks.stall import watching
 from tests.real.parts import Prometheus
-from watcher import review
-from watcher.exposition import View, node_windows
-from watcher.history import History
+from watcher.core.publishing.compression import deflate
+from watcher.core.publishing.documents import Published
+from watcher.core.publishing.exposition import View, node_windows
+from watcher.core.review import faults, samples
+from watcher.core.review.outage import Guard
+from watcher.core.review.samples import Reviewed
+from watcher.core.windows.history import History
+from watcher.core.windows.snapshot import take_snapshot
 from watcher.model import SeriesBatch, Snapshot, TickRecord
-from watcher.outage import Guard
 from watcher.providers.base import Provider, provenance
-from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider
-from watcher.publish import Published, deflate
-from watcher.refresh import RefreshConfig, Refresher
-from watcher.review import Reviewed
-from watcher.snapshot import take_snapshot
-from watcher.store import Store
+from watcher.providers.prometheus.provider import PrometheusProvider
+from watcher.providers.prometheus.queries import PrometheusConfig
+from watcher.refresh.config import RefreshConfig
+from watcher.refresh.tick import Refresher
+from watcher.store.store import Store
 
 START = 1_700_000_010.0
 TICKS = 10
@@ -86,11 +89,11 @@ class Stages:
             time, value = self.history.newest(batch.metric, cells.names)
             fresh = cells.where(~(cells.time <= time[cells.node]))
             spread = partial(self.history.spread, batch.metric)
-            review.jumps(batch.metric, fresh, previous=value, spread=spread, limits=CONFIG.limits)
+            faults.jumps(batch.metric, fresh, previous=value, spread=spread, limits=CONFIG.limits)
 
     def _reviewed(self, batch: SeriesBatch) -> Reviewed:
-        cells, _ = review.combine(batch, resolution=CONFIG.resolution, limits=CONFIG.limits)
-        return review.clean(batch.metric, cells, now=START + 60.0, limits=CONFIG.limits)
+        cells, _ = samples.combine(batch, resolution=CONFIG.resolution, limits=CONFIG.limits)
+        return samples.clean(batch.metric, cells, now=START + 60.0, limits=CONFIG.limits)
 
     def windows(self) -> None:
         """AVG, STD and all else of every window of every metric."""

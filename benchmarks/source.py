@@ -11,7 +11,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from watcher.model import F64, METRIC_BY_KEY, Metric, SeriesBatch, Unit
+from watcher.arrays import F64
+from watcher.model import METRIC_BY_KEY, Metric, SeriesBatch, Unit
 from watcher.providers.base import Fetch, QueryPlan
 
 METRICS = ("CPU", "Memory", "Storage", "NetworkTransmit", "NetworkReceive", "NetworkTransmitDrop")

@@ -8,7 +8,7 @@ import logging
 
 from alembic import context
 
-from watcher.store.schema import metadata
+from watcher.store.tables import metadata
 
 connection = context.config.attributes.get("connection")
 if connection is None:

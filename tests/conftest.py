@@ -2,6 +2,7 @@
 
 import logging
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 import hypothesis
 import pytest
 
-from tests.real.parts import NodeExporter, Prometheus, Server
+from tests.real.parts import NodeExporter, PostgreSQL, Prometheus, Server
 from tests.service import Service
 
 # On a busy machine an example may take long to make and to try, which says nothing about the code: no deadline for one.
@@ -25,7 +26,8 @@ hypothesis.settings.load_profile("load-watcher")
 
 # What starts real programs, or asks servers and waits for what they do not do, is no part of the fast suite.
 HERE = Path(__file__).parent
-SLOW = tuple(HERE / name for name in ("real", "watcher/providers", "watcher/kube", "watcher/doctor", "agent/state"))
+SLOW_FOLDERS = ("real", "watcher/providers", "watcher/platform/kube", "load_watcher/doctor", "agent/state")
+SLOW = tuple(HERE / name for name in SLOW_FOLDERS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -156,3 +158,58 @@ def run_service(tmp_path: Path, running: Callable[[Server], Server]) -> RunServi
         return service.wait_ready() if wait else service
 
     return run
+
+
+# Where stores are tested: in a file, and on a real PostgreSQL.
+SERVER = (pytest.mark.real, pytest.mark.slow)
+BOTH = ("sqlite", pytest.param("postgresql", marks=SERVER))
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgreSQL]:
+    """One server for all tests of a worker; who breaks it takes one of its own."""
+    with PostgreSQL(tmp_path_factory.mktemp("postgresql")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_database(postgresql: PostgreSQL) -> str:
+    """The URL of a database for tests that keep apart by their watchers' names."""
+    return postgresql.new_database()
+
+
+@pytest.fixture
+def server_database(postgresql: PostgreSQL) -> str:
+    """The URL of an empty database on a server."""
+    return postgresql.new_database()
+
+
+@pytest.fixture(params=BOTH)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database that does not exist yet, or is empty: of a file, and on a server."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'a.db'}"
+    url: str = request.getfixturevalue("server_database")
+    return url
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        reason = f"cannot mount a tmpfs: {mounted.stderr.strip()}"
+        if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def enlarge(disk: Path) -> None:
+    """Make it one of 64 MB."""
+    subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)

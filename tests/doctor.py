@@ -7,7 +7,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from watcher import cli
+from load_watcher import main
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Told:
 
 def doctor(*arguments: str, env: Mapping[str, str] | None = None) -> Told:
     """Run it in the working directory, which should be the test's own; port 0 unless the arguments say another."""
-    result = CliRunner().invoke(cli.main, ["doctor", "-o", "json", "--port", "0", *arguments], env=dict(env or {}))
+    result = CliRunner().invoke(main.main, ["doctor", "-o", "json", "--port", "0", *arguments], env=dict(env or {}))
     assert result.exit_code in (0, 1), result.output
     document: dict[str, Any] = json.loads(result.stdout)
     lines = tuple(Line(**each) for each in document["checks"])

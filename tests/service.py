@@ -61,7 +61,7 @@ class Service(Server):
 
     def command(self) -> Sequence[str | Path]:
         listen = ["--host", "127.0.0.1", "--port", str(self.port)]
-        return [sys.executable, "-m", "watcher.cli", self.verb, *listen, *self._arguments]
+        return [sys.executable, "-m", "load_watcher", self.verb, *listen, *self._arguments]
 
     def environment(self) -> Mapping[str, str]:
         # The working directory is not the repository, and an installed copy must not be what gets tested.

@@ -22,8 +22,8 @@ from jsonschema import Draft7Validator
 from tests.deploy.grafana import INFINITY
 from tests.real.fleet import DISKS, by_instance, make_fleet, node_exporter_series
 from tests.real.parts import Prometheus, find_go_module, run_program
-from watcher.settings import load
-from watcher.settings.sample_tables import StoreSettings
+from watcher.platform.settings.loading import load
+from watcher.platform.settings.sections.samples import StoreSettings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
@@ -215,6 +215,7 @@ def test_the_build_context_has_what_the_wheel_is_made_of_and_no_more():
         "hatch_build.py",
         "LICENSE",
         "README.md",
+        "load_watcher",
         "watcher",
         "scorers",
         "agent",

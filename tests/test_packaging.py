@@ -36,12 +36,17 @@ def test_the_wheel_has_the_version_of_the_package(wheel):
 
 
 def test_the_wheel_has_the_command(wheel):
-    assert "load-watcher = watcher.cli:main" in metadata(wheel, "entry_points.txt")
+    assert "load-watcher = load_watcher.main:main" in metadata(wheel, "entry_points.txt")
 
 
-def test_the_wheel_has_the_three_packages_and_nothing_beside_them(wheel):
-    assert {name.partition("/")[0] for name in wheel if ".dist-info/" not in name} == {"watcher", "scorers", "agent"}
-    for package in ("watcher", "scorers", "agent"):
+def test_the_wheel_has_the_four_packages_and_nothing_else(wheel):
+    assert {name.partition("/")[0] for name in wheel if ".dist-info/" not in name} == {
+        "agent",
+        "load_watcher",
+        "scorers",
+        "watcher",
+    }
+    for package in ("load_watcher", "watcher", "scorers", "agent"):
         modules = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / package).rglob("*.py")}
         assert modules <= wheel.keys()
 

@@ -7,26 +7,15 @@ import logging
 import time
 from collections.abc import Callable
 
-from agent.executor.control import Controls
+from agent.executor.control_map import Controls
 from agent.executor.report import Fate
 from agent.model import CRITICAL_PRIORITY, SCHEDULING_CONDITION, SCHEDULING_TAINT, EvictStep, SchedulingStep
-from watcher.kube import (
-    PODS,
-    About,
-    Evictor,
-    KubeClient,
-    KubeError,
-    KubeNotFound,
-    KubeUnreachable,
-    Outcome,
-    Pod,
-    Reporter,
-    Taint,
-    add_taint,
-    remove_taint,
-    report,
-    set_condition,
-)
+from watcher.core.kubernetes.errors import KubeError, KubeNotFound, KubeUnreachable
+from watcher.core.kubernetes.objects import PODS, Pod, Taint
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.events import About, Reporter, report
+from watcher.platform.kube.eviction import Evictor, Outcome
+from watcher.platform.kube.node_changes import add_taint, remove_taint, set_condition
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ Pure.
 
 from __future__ import annotations
 
-from agent.audit import Deed
+from agent.audit.entries import Deed
 from agent.model import CPU, MEMORY, EvictStep, KnobStep, PodState, QuotaStep, ReclaimStep, Released, State, Step
 
 MILLI = 1000.0

@@ -14,27 +14,29 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from agent.audit import Audit, AuditError, Deed, Outcome
-from agent.cgroups import CgroupError, Quota
+from agent.audit.database import AuditError
+from agent.audit.entries import Deed, Outcome
+from agent.audit.log import Audit
+from agent.cgroups.base import Quota
+from agent.cgroups.errors import CgroupError
 from agent.cgroups.knobs import CPU_MAX, CPU_WEIGHT, MEMORY_HIGH
-from agent.executor.claim import Claim
+from agent.decision.eviction_limits import Budget
+from agent.decision.plan import Plan
 from agent.executor.cluster import Cluster
-from agent.executor.control import Control, Enforcement
+from agent.executor.conflicts import process_names, rivals
+from agent.executor.control_map import Control, Enforcement
 from agent.executor.effects import measured, used_by
 from agent.executor.groups import Groups
-from agent.executor.knobs import look_at
-from agent.executor.quotas import PutBack, Quotas, told_of
-from agent.executor.recent import RecentEvictions
+from agent.executor.knob_writer import PutBack, Quotas, told_of
+from agent.executor.permissions import OnExit, Permissions, _Means
+from agent.executor.pod_knobs import look_at
+from agent.executor.recent_evictions import RecentEvictions
 from agent.executor.report import Fate, Report, Result, Stance
-from agent.executor.rivals import process_names, rivals
-from agent.limits import Budget, Limits
 from agent.model import EvictStep, Knobs, KnobStep, PodStep, QuotaStep, ReclaimStep, SchedulingStep, State, Step
-from agent.plan import Plan
-from watcher.kube import About, KubeUnreachable
+from watcher.core.kubernetes.errors import KubeUnreachable
+from watcher.platform.kube.events import About
 
 log = logging.getLogger(__name__)
 
@@ -63,41 +65,6 @@ OUTCOMES = {
     Fate.PROTECTED: Outcome.PROTECTED,
     Fate.UNANSWERED: Outcome.UNANSWERED,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Permissions:
-    """What the operator of this node allows."""
-
-    enforce: bool = False
-    limits: Limits = field(default_factory=Limits)
-    beside_others: bool = False
-    """Also beside a koordlet, a crane-agent or another load-watcher agent."""
-    claim: Claim | None = None
-    """To the control groups, against other load-watcher agents."""
-    proc: Path = Path("/proc")
-    """Where the processes of the node are seen, other agents among them."""
-
-
-class OnExit(StrEnum):
-    """What becomes of quotas and the taint when the agent ends in good order."""
-
-    KEEP = "keep"
-    """They stay; a new start goes on from there."""
-    RESTORE = "restore"
-
-
-@dataclass(frozen=True, slots=True)
-class _Means:
-    """What steps are carried out with."""
-
-    audit: Audit
-    groups: Groups
-    quotas: Quotas
-    cluster: Cluster | None
-    limits: Limits
-    recent: RecentEvictions
-    clock: Callable[[], float]
 
 
 class Executor:

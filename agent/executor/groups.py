@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from agent.cgroups import CgroupError, CgroupGone, Group, Layout, NoCgroups, Tree
+from agent.cgroups.base import Group, Tree
+from agent.cgroups.detection import Layout, NoCgroups
+from agent.cgroups.errors import CgroupError, CgroupGone
 from agent.cgroups.paths import ROOT_SEGMENT, container_id, is_uid, pod_segments
 from agent.qos import QosClass
 

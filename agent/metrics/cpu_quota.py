@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent.metrics.original_values import quota_cores
 from agent.model import ContainerState, CpuThrottle, Original
-from agent.originals import quota_cores
 
 LEAST_QUOTA = 1_000
 """Microseconds: the kernel refuses less with EINVAL, whatever the period."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agent.metrics.attributes import Metric
-from agent.metrics.pods import evicting, restoring, throttling
+from agent.metrics.action_metric import Metric
+from agent.metrics.pod_actions import evicting, restoring, throttling
+from agent.metrics.sorters import Chains
 from agent.model import CPU
-from agent.sorters import Chains
 
 NAME = "cpu_total_usage"
 

@@ -3,11 +3,11 @@ a rule that throttles names cpu_total_usage."""
 
 from __future__ import annotations
 
-from agent.metrics.attributes import Metric
+from agent.metrics.action_metric import Metric
 from agent.metrics.cpu_quota import MILLICORES
-from agent.metrics.pods import NODE_CORES, evicting
+from agent.metrics.pod_actions import NODE_CORES, evicting
+from agent.metrics.sorters import Chains
 from agent.model import CPU, State
-from agent.sorters import Chains
 
 NAME = "cpu_total_utilization"
 

@@ -4,9 +4,9 @@ disk_write_utilization: /proc/diskstats has one time in which a disk was busy, w
 
 from __future__ import annotations
 
-from agent.metrics.attributes import Metric
-from agent.metrics.pods import evicting
-from agent.sorters import Chains
+from agent.metrics.action_metric import Metric
+from agent.metrics.pod_actions import evicting
+from agent.metrics.sorters import Chains
 
 NAMES = (
     "disk_read_kibps",

@@ -3,11 +3,11 @@ precisely, and only pods that have such CPU are: acting on others would release 
 
 from __future__ import annotations
 
-from agent.metrics.attributes import Circumstances, Metric, Planned, ThrottleFunction
+from agent.metrics.action_metric import Circumstances, Metric, Planned, ThrottleFunction
 from agent.metrics.cpu_quota import MILLICORES
-from agent.metrics.pods import evicting, restoring, throttling
+from agent.metrics.pod_actions import evicting, restoring, throttling
+from agent.metrics.sorters import Chains, class_and_priority, cpu_usage, ext_cpu_usage, ordered_by, running_time
 from agent.model import EXTENDED_CPU, CpuThrottle, PodState, State
-from agent.sorters import Chains, class_and_priority, cpu_usage, ext_cpu_usage, ordered_by, running_time
 
 NAME = "ext_res_container_cpu_total_usage"
 

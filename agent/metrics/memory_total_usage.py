@@ -3,10 +3,10 @@ of it kills: the most urgent metric there is. Evicted precisely."""
 
 from __future__ import annotations
 
-from agent.metrics.attributes import MOST_PRIORITY, Metric
-from agent.metrics.pods import evicting
+from agent.metrics.action_metric import MOST_PRIORITY, Metric
+from agent.metrics.pod_actions import evicting
+from agent.metrics.sorters import Chains
 from agent.model import MEMORY
-from agent.sorters import Chains
 
 NAME = "memory_total_usage"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agent.metrics.attributes import MOST_PRIORITY, Metric
-from agent.metrics.pods import evicting
+from agent.metrics.action_metric import MOST_PRIORITY, Metric
+from agent.metrics.pod_actions import evicting
+from agent.metrics.sorters import Chains
 from agent.model import MEMORY, State
-from agent.sorters import Chains
 
 NAME = "memory_total_utilization"
 TOTAL = "memory_total"

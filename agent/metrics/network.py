@@ -3,9 +3,9 @@ receives how much is not known here, so they are not quantified, and a rule on o
 
 from __future__ import annotations
 
-from agent.metrics.attributes import Metric
-from agent.metrics.pods import evicting
-from agent.sorters import Chains
+from agent.metrics.action_metric import Metric
+from agent.metrics.pod_actions import evicting
+from agent.metrics.sorters import Chains
 
 NAMES = (
     "network_receive_kibps",

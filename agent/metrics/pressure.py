@@ -5,9 +5,9 @@ for."""
 
 from __future__ import annotations
 
-from agent.metrics.attributes import Metric
-from agent.metrics.pods import evicting, restoring, throttling
-from agent.sorters import Chains
+from agent.metrics.action_metric import Metric
+from agent.metrics.pod_actions import evicting, restoring, throttling
+from agent.metrics.sorters import Chains
 
 SHARES = ("some", "full")
 SPANS = {"avg10": 10.0, "avg60": 60.0, "avg300": 300.0}

@@ -10,8 +10,8 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from agent.metrics.cpu_quota import MILLICORES, NewQuota
+from agent.metrics.original_values import quota_cores
 from agent.model import ContainerState, CpuThrottle
-from agent.originals import quota_cores
 
 _SAME = 1e-9
 

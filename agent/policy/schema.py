@@ -181,3 +181,9 @@ class PodQosSpec(_Fields, frozen=True):
     allowed_actions: tuple[str, ...] = ()
     pod_quality_probe: Declared = None
     resource_qos: Elsewhere = msgspec.field(default=None, name="resourceQOS")
+
+
+NODE_QOS = "NodeQOS"
+OLDER_NODE_QOS = "NodeQOSEnsurancePolicy"
+AVOIDANCE_ACTION = "AvoidanceAction"
+POD_QOS = "PodQOS"

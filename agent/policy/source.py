@@ -17,10 +17,15 @@ from typing import Protocol
 
 from agent.policy import schema
 from agent.policy.documents import LARGEST_FILE, Document
-from agent.policy.objects import AVOIDANCE_ACTION, NODE_QOS, POD_QOS, as_document
-from agent.policy.policies import Key, KnownMetrics, PolicySet, Reading, read_documents, read_texts
+from agent.policy.objects import as_document
+from agent.policy.policy_set import Key, KnownMetrics, PolicySet, Reading, read_documents, read_texts
 from agent.policy.problems import Complaints, Notice, Place, Problem
-from watcher.kube import CustomObject, Informer, KubeClient, KubeNoApi, Resource
+from agent.policy.schema import AVOIDANCE_ACTION, NODE_QOS, POD_QOS
+from watcher.core.kubernetes.errors import KubeNoApi
+from watcher.core.kubernetes.objects import CustomObject
+from watcher.core.kubernetes.wire import Resource
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.informer import Informer
 
 log = logging.getLogger(__name__)
 

@@ -10,15 +10,15 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from agent.qrm import cpuset
-from agent.qrm.adjuster import Adjuster
-from agent.qrm.server import PluginServer
-from agent.qrm.service import Rounds
+from agent.qrm.kubelet.grpc_server import PluginServer
+from agent.qrm.plugins.adjuster import Adjuster
+from agent.qrm.reconciler import Rounds
 from agent.qrm.settings import QrmSettings
 from agent.qrm.telemetry import QrmMetrics
-from agent.serving import answer
-from watcher.api.openapi import Answer, Operation
-from watcher.api.routing import Access, ApiError, Route
-from watcher.instruments import CONTENT_TYPE, Instruments
+from agent.service.node_server import answer
+from watcher.platform.http.openapi import Answer, Operation
+from watcher.platform.http.routing import Access, ApiError, Route
+from watcher.platform.telemetry.instruments import CONTENT_TYPE, Instruments
 
 STUCK_ROUNDS = 3.0
 STUCK_S = 60.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from agent.qrm.request import ContainerType
+from agent.qrm.manager.request import ContainerType
 
 ROLE_ANNOTATION = "kubernetes.io/pod-role"
 TYPE_ANNOTATION = "kubernetes.io/resource-type"

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.node_settings import (
+from agent.qrm import cpuset
+from agent.qrm.cpuset import NONE, CpuSet
+from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU
+from agent.qrm.manager.topology import Policy
+from agent.qrm.plugins.nic import Nic, NicAddress
+from agent.qrm.plugins.resize import ResizeSettings
+from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, SEED_ROLES, RoleTable, role_table
+from agent.service.node_settings import (
     CGROUP_DRIVER,
     CGROUP_NEST,
     KUBELET_CA,
@@ -23,18 +30,12 @@ from agent.node_settings import (
     NodeTable,
     nest_problems,
 )
-from agent.qrm import cpuset
-from agent.qrm.cpuset import NONE, CpuSet
-from agent.qrm.plugins.nic import Nic, NicAddress
-from agent.qrm.request import CPU, RECLAIMED_MILLICPU
-from agent.qrm.resize import ResizeSettings
-from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, SEED_ROLES, RoleTable, role_table
-from agent.qrm.topology import Policy
-from watcher.loopback import is_loopback
-from watcher.settings import Problem, values
-from watcher.settings.declaring import about
-from watcher.settings.part_tables import read_table
-from watcher.settings.values import Kind, Unfit
+from watcher.platform.net.loopback import is_loopback
+from watcher.platform.settings import addresses, quantities, values
+from watcher.platform.settings.declaring import about
+from watcher.platform.settings.problems import Problem
+from watcher.platform.settings.section_reader import read_table
+from watcher.platform.settings.values import Kind, Unfit
 
 SECTION = "qrm"
 DRY_RUN, CRI, CGROUP, SERVER = MODES = ("dry-run", "cri", "cgroup", "server")
@@ -43,7 +44,7 @@ NOT_A_MODE = "nri"
 SCOPES = ("container", "pod")
 BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
 CPUS = values.whole(lowest=0, highest=8192)
-SECONDS = values.duration(lowest=0.1, highest=3600)
+SECONDS = quantities.duration(lowest=0.1, highest=3600)
 DEFAULTS = ResizeSettings()
 
 
@@ -253,7 +254,7 @@ class QrmSettings(NodeTable):
     )
     reserved_memory: int = field(
         default=500 << 20,
-        metadata=about(values.size(lowest=0), "Memory of each NUMA node that is the system's."),
+        metadata=about(quantities.size(lowest=0), "Memory of each NUMA node that is the system's."),
     )
     online_roles: tuple[str, ...] = field(
         default=_roles_of(ONLINE),
@@ -281,7 +282,7 @@ class QrmSettings(NodeTable):
     watcher: str | None = field(
         default=None,
         metadata=about(
-            values.ADDRESS,
+            addresses.ADDRESS,
             "The load-watcher whose windows of this node resize the pools; without it the pool online only grows.",
             example='"http://load-watcher.kube-system:2020"',
         ),
@@ -306,7 +307,7 @@ class QrmSettings(NodeTable):
         default=DEFAULTS.step_down, metadata=about(CPUS, "CPUs by which it shrinks at once; 0: without bound.")
     )
     min_down_period: float = field(
-        default=DEFAULTS.min_down_period, metadata=about(values.duration(), "How long it stays after it shrank.")
+        default=DEFAULTS.min_down_period, metadata=about(quantities.duration(), "How long it stays after it shrank.")
     )
     respect_requests: bool = field(
         default=DEFAULTS.respect_requests,
@@ -352,7 +353,7 @@ class QrmSettings(NodeTable):
     kubelet: str | None = field(
         default=None,
         metadata=about(
-            values.ADDRESS,
+            addresses.ADDRESS,
             "The kubelet to ask for this node's pods while the Kubernetes API does not tell them.",
             example='"https://127.0.0.1:10250"',
         ),

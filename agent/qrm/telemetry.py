@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric as Family
 
-from agent.qrm.adjuster import Adjuster
+from agent.qrm.plugins.adjuster import Adjuster
 from agent.qrm.plugins.cpu import CpuPlugin
+from agent.qrm.reconciler import Rounds
 from agent.qrm.roles import OFFLINE, ONLINE
-from agent.qrm.service import Rounds
-from watcher.instruments import Timings, counter, gauge
+from watcher.platform.telemetry.instruments import Timings, counter, gauge
 
 CALL_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 ROUND_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)

@@ -7,8 +7,3 @@ and `rates` are pure.
 
 Nothing here decides: what is not known is missing, with the reason, and never a 0.
 """
-
-from agent.state.collector import COLLECTED, Collector, Places
-from agent.state.readings import MetricSource, NoPods, PodFacts, PodSource, Readings
-
-__all__ = ["COLLECTED", "Collector", "MetricSource", "NoPods", "Places", "PodFacts", "PodSource", "Readings"]

@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agent.cgroups import CgroupError, Driver, Layout, NoCgroups, Tree, find_layout, open_tree
+from agent.cgroups.base import Tree
+from agent.cgroups.detection import Layout, NoCgroups, find_layout, open_tree
+from agent.cgroups.errors import CgroupError
+from agent.cgroups.paths import Driver
 from agent.model import PodState, Series, State
-from agent.state.node import CPU_RATES, DISK, LOADS, NETWORK, PRESSURES, SPANS, Node
-from agent.state.node import MEMORY as OF_MEMORY
+from agent.state.cgroup_usage import EXTENDED_CPU, EXTENDED_MEMORY, MEMORY, OF_GROUPS, RUN_QUEUE, Usage
+from agent.state.proc_reader import CPU_RATES, DISK, LOADS, NETWORK, PRESSURES, SPANS, Node
+from agent.state.proc_reader import MEMORY as OF_MEMORY
 from agent.state.readings import MetricSource, NoPods, PodFacts, PodSource, Readings
-from agent.state.usage import EXTENDED_CPU, EXTENDED_MEMORY, MEMORY, OF_GROUPS, RUN_QUEUE, Usage
 
 log = logging.getLogger(__name__)
 

@@ -19,14 +19,15 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 import msgspec
 
-from agent.state.facts import Pod, facts_of
-from agent.state.keeping import Kept
+from agent.state.background_value import Kept
+from agent.state.pod_facts import Pod, facts_of
 from agent.state.readings import NoPods, PodFacts
 from watcher import __version__
-from watcher.bodies import read_at_most
-from watcher.kube import Access, KubeError, key_of, missing_rule
-from watcher.kube.errors import shown
-from watcher.kube.shapes import ObjectList, Versioned
+from watcher.core.kubernetes.errors import KubeError, shown
+from watcher.core.kubernetes.wire import ObjectList, Versioned, key_of
+from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.refusals import missing_rule
+from watcher.platform.net.http_body import read_at_most
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from agent.state.queries import Sample, read_samples
 from watcher.providers.base import ProviderError
-from watcher.providers.prometheus_plans import Instant, PrometheusConfig
-from watcher.providers.prometheus_transport import Transport
+from watcher.providers.prometheus.queries import Instant, PrometheusConfig
+from watcher.providers.prometheus.transport import Transport
 
 HINT = "Check agent.prometheus and agent.prometheus_token_file."
 """In the place of hints that name settings of the watcher's source, which the agent does not read."""

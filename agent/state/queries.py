@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from agent.state.keeping import Kept
+from agent.state.background_value import Kept
 from agent.state.readings import Readings
 from watcher.providers.base import ProviderError, ProviderMalformed
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from agent.state.keeping import Kept
+from agent.state.background_value import Kept
 from agent.state.readings import Readings
 from watcher.client import NodeLoad, WatcherError
 from watcher.model import METRIC_BY_NAME, Operator

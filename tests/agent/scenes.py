@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agent.analyzer import Analysis, Demand, Memory, Wanted
+from agent.decision.analysis import Analysis, Demand, Memory, Wanted
 from agent.model import ContainerState, CpuThrottle, PodState, Series, State
 from agent.qos import QosClass
 

@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.analyzer import Memory, analyze
-from agent.gaps import Given
-from agent.ledger import Ledger, booked, settled
-from agent.metrics import Metrics
+from agent.decision.analysis import Memory
+from agent.decision.analyzer import analyze
+from agent.decision.ledger import Ledger, booked, settled
+from agent.decision.plan import Plan
+from agent.decision.plan_inputs import Given
+from agent.decision.planner import plan
+from agent.metrics.options import Options
+from agent.metrics.original_values import is_original
+from agent.metrics.registry import Metrics
 from agent.model import EvictStep, Original, PodState, Policies, QuotaStep, Series, State
-from agent.options import Options
-from agent.originals import is_original
-from agent.plan import Plan
-from agent.planner import plan
 from tests.agent.scenes import CPU, MEMORY, running
 
 INTERVAL = 10.0

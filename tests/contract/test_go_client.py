@@ -21,7 +21,7 @@ from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import END, large_fleet, publish, small_fleet, snapshot_of, steady
 from tests.real.parts import UNPACKED
 from tests.waiting import wait_for
-from watcher.model import WatcherDocument
+from watcher.core.publishing.wire import WatcherDocument
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(900)]
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tests.fakes.go_client import Rejected, decode
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of, steady
-from watcher.model import WatcherDocument
-from watcher.publish import number_texts, to_wire
+from watcher.core.publishing.documents import number_texts, to_wire
+from watcher.core.publishing.wire import WatcherDocument
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "trimaran_wire.json").read_text())
 ONE_VALUE = '{"data":{"NodeMetricsMap":{"n1":{"metrics":[{"type":"CPU","operator":"AVG","value":%s}],"tags":{}}}}}'

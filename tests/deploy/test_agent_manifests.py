@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from agent.policy.definitions import definitions
-from agent.settings import AgentSettings, read_settings
+from agent.policy.crds import definitions
+from agent.service.settings import AgentSettings, read_settings
 from tests.deploy.rendering import ChartError, Manifest, charted, composed, documents, kustomized, of_part, only
 from tests.deploy.test_manifests import DEPLOY, problems, read
-from watcher.settings import load
+from watcher.platform.settings.loading import load
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -16,8 +16,9 @@ import pytest
 import yaml
 from aiohttp import ClientSession
 
-from scorers.profiles import validate
-from scorers.service import SchedulerPart
+from load_watcher.doctor.scheduler import judge
+from scorers.extender.service import SchedulerPart
+from scorers.profiles.profiles import validate
 from tests.deploy.rendering import (
     CHART,
     LINT,
@@ -37,13 +38,12 @@ from tests.fakes.kube_rules import has_labels
 from tests.fakes.snapshots import WINDOWS
 from tests.real.parts import REPOSITORY
 from tests.waiting import eventually
-from tests.watcher.test_node_metric_publisher import STEADY, Run, run, service
-from tests.watcher.test_peers import listening, serving
+from tests.watcher.koordinator.test_publisher import STEADY, Run, run, service
+from tests.watcher.replicas.test_peers import listening, serving
 from watcher import __version__
-from watcher.collect_policy import CollectPolicies, PolicyPart, PolicyRule
-from watcher.doctor.scheduler import judge
-from watcher.settings import Settings, load
-from watcher.settings.tables import PARTS, TABLES
+from watcher.core.koordinator.collect_policy import CollectPolicies, PolicyPart, PolicyRule
+from watcher.platform.settings.loading import load
+from watcher.platform.settings.tables import PARTS, TABLES, Settings
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

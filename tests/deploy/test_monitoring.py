@@ -19,16 +19,16 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.agent.qrm.test_process import NODE, Qrm, the_seeds_machine
-from tests.agent.qrm.test_process import World as QrmWorld
-from tests.agent.test_process import POD, AgentProcess, Machine
+from tests.agent.qrm.test_main import NODE, Qrm, the_seeds_machine
+from tests.agent.qrm.test_main import World as QrmWorld
+from tests.agent.service.test_process import POD, AgentProcess, Machine
 from tests.deploy.grafana import DASHBOARDS, Target, filled_in, label_queries, targets
 from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import publish, snapshot_of, steady
+from tests.load_watcher.demo.test_demo import Demo
 from tests.real.parts import REPOSITORY, Prometheus, find_node_package
 from tests.service import Service
-from tests.test_demo import Demo
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

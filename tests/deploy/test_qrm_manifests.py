@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from agent.qrm.settings import QrmSettings, read_settings
-from tests.agent.qrm.test_process import NODE, Qrm, World, cri, world
+from tests.agent.qrm.test_main import NODE, Qrm, World, cri, world
 from tests.deploy.rendering import ChartError, Manifest, charted, composed, of_part, only, settings_in
 from tests.deploy.test_manifests import DEPLOY, granted, problems, read
 from tests.fakes.cri import FakeRuntime

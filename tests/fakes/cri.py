@@ -9,8 +9,8 @@ import grpc
 import grpc.aio
 
 from agent.qrm import cpuset
-from agent.qrm.protos import qrm_cri_v1_pb2 as pb
-from agent.qrm.protos import qrm_cri_v1_pb2_grpc as pb_grpc
+from agent.qrm.kubelet.protos import qrm_cri_v1_pb2 as pb
+from agent.qrm.kubelet.protos import qrm_cri_v1_pb2_grpc as pb_grpc
 
 KNOWN = {"cpuset_cpus", "cpuset_mems", "cpu_shares", "cpu_quota", "cpu_period", "unified"}
 

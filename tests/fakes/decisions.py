@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from watcher.decisions import (
+from watcher.core.decisions import (
     DecisionOutcome,
     DecisionsHeld,
     DecisionStore,

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from watcher.kube import nano
+from watcher.core.kubernetes.quantity import nano
 
 REASONS = {
     400: "BadRequest",

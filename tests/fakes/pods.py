@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tests.fakes.snapshots import END, WINDOWS
-from watcher.pods import Pod, PodOrigin, PodUsage, PublishedPods, empty_table, take_in
+from watcher.core.pods.table import Pod, PodOrigin, PodUsage, PublishedPods, empty_table, take_in
 
 Readings = Mapping[Pod, tuple[str, float, float]]
 """Node, cores and bytes by namespace and name."""

@@ -17,17 +17,19 @@ from aiohttp import web
 from tests.fakes.snapshots import WINDOWS, publish, small_fleet, snapshot_of
 from tests.waiting import PATIENCE_SECONDS
 from watcher.api.handlers import make_app
-from watcher.api.routing import Route
-from watcher.api.runner import make_runner
-from watcher.api.service import StoredSeries
-from watcher.collect_policy import CollectPolicies
-from watcher.model import F32, I64, FindingsDocument, Operator, ProviderHealth, Window
-from watcher.node_metric_publisher import PublishStats
-from watcher.node_metrics import Capacity, PodClass
-from watcher.pods import Pod, PublishedPods
+from watcher.api.telemetry import Telemetry
+from watcher.arrays import F32, I64
+from watcher.core.koordinator.collect_policy import CollectPolicies
+from watcher.core.koordinator.report import Capacity, PodClass
+from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.publishing.documents import Published
+from watcher.core.publishing.wire import FindingsDocument
+from watcher.core.windows.stored_series import StoredSeries
+from watcher.koordinator.publisher import PublishStats
+from watcher.model import Operator, ProviderHealth, Window
+from watcher.platform.http.routing import Route
+from watcher.platform.http.runner import make_runner
 from watcher.providers.base import QueryPlan
-from watcher.publish import Published
-from watcher.telemetry import Telemetry
 
 
 @dataclass

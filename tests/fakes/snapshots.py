@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from watcher.history import History, by_name
+from watcher.core.publishing.documents import Published
+from watcher.core.windows.history import History, by_name
 from watcher.model import METRIC_BY_KEY, Cells, Provenance, Snapshot, Window
-from watcher.publish import Published
 
 WINDOWS = (Window("5m", 300), Window("10m", 600), Window("15m", 900))
 END = 1_700_000_000.0  # the time of the newest sample

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from watcher.core.pods.table import PodOrigin, PodUsage
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.pods import PodOrigin, PodUsage
 from watcher.providers.base import Fetch, PodFetch, ProviderError, QueryFailure, QueryPlan
 
 CPU = METRIC_BY_KEY["CPU"]

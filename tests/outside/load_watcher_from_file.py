@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from watcher.model import METRIC_BY_KEY, Metric, SeriesBatch
+from watcher.platform.settings.tables import Settings
 from watcher.providers.base import Fetch, ProviderMalformed, ProviderUnreachable, QueryPlan
-from watcher.settings import Settings
 
 COLUMNS = (METRIC_BY_KEY["CPU"], METRIC_BY_KEY["Memory"])
 

@@ -3,10 +3,10 @@ node to a number of pods; they cannot be throttled for it."""
 
 from __future__ import annotations
 
-from agent.metrics.attributes import Circumstances, Metric, Planned, eviction
-from agent.metrics.pods import usage_released
+from agent.metrics.action_metric import Circumstances, Metric, Planned, eviction
+from agent.metrics.pod_actions import usage_released
+from agent.metrics.sorters import Chains, class_and_priority, ordered_by, running_time
 from agent.model import PodState
-from agent.sorters import Chains, class_and_priority, ordered_by, running_time
 
 NAME = "kubelet_running_pods"
 

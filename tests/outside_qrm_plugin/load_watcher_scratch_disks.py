@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from agent.qrm.allocation import AllocationInfo, wire_hints
-from agent.qrm.machine import Machine
-from agent.qrm.request import CannotAllocate, ContainerType, ResourceRequest, whole
+from agent.qrm.manager.allocation import AllocationInfo, wire_hints
+from agent.qrm.manager.request import CannotAllocate, ContainerType, ResourceRequest, whole
+from agent.qrm.manager.topology import Hint
+from agent.qrm.plugins.cpu_topology import Machine
 from agent.qrm.roles import RoleTable
-from agent.qrm.topology import Hint
 
 RESOURCE = "example.org/scratch"
 

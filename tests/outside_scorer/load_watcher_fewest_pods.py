@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from scorers.arguments import Arguments
-from scorers.framework import MAX_SCORE, Scores
-from scorers.table import PodInfo, Table
+from scorers.cluster.pods import PodInfo
+from scorers.cluster.table import Table
+from scorers.plugin_api.arguments import Arguments
+from scorers.plugin_api.framework import MAX_SCORE, Scores
 
 
 class FewestPodsArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -25,7 +26,7 @@ class FewestPodsArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbi
 
 
 class FewestPods:
-    """A ScorePlugin (scorers.framework)."""
+    """A ScorePlugin (scorers.plugin_api.framework)."""
 
     name = "FewestPods"
     arguments = FewestPodsArgs

@@ -20,22 +20,12 @@ from pathlib import Path
 
 sys.path.insert(0, os.getcwd())
 
-from agent.cgroups import (
-    CgroupError,
-    CgroupGone,
-    CgroupRefused,
-    CgroupUnsupported,
-    Driver,
-    Group,
-    Quota,
-    Tree,
-    find_layout,
-    knobs,
-    open_tree,
-)
-from agent.cgroups.detection import Version
+from agent.cgroups import knobs
+from agent.cgroups.base import Group, Quota, Tree
+from agent.cgroups.detection import Version, find_layout, open_tree
+from agent.cgroups.errors import CgroupError, CgroupGone, CgroupRefused, CgroupUnsupported
 from agent.cgroups.knobs import High, Weight
-from agent.cgroups.paths import pod_path
+from agent.cgroups.paths import Driver, pod_path
 
 ROOT = Path("/sys/fs/cgroup")
 MIB = 1 << 20

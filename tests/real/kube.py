@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.real.parts import UNPACKED, Server, free_port
 from tests.waiting import wait_for
-from watcher.kube import Resource
+from watcher.core.kubernetes.wire import Resource
 
 VARIABLES = {"kube-apiserver": "KUBE_APISERVER_BIN", "kube-scheduler": "KUBE_SCHEDULER_BIN", "etcd": "ETCD_BIN"}
 DEFAULT_NAMESPACE = "/api/v1/namespaces/default"

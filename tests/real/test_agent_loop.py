@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, write
-from tests.agent.test_process import AgentProcess, put_over
+from tests.agent.service.test_process import AgentProcess, put_over
 from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.proc import FakeProc
 from tests.real.cgroups import BUSY, Groups, need_cgroup_v1

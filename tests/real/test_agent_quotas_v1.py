@@ -10,12 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.audit import Audit
-from agent.cgroups import Driver, Layout, Quota, Tree, find_layout, open_tree
-from agent.cgroups.detection import Version
-from agent.executor import Executor, Fate, KubeletGroups, Permissions, Quotas, Report
+from agent.audit.log import Audit
+from agent.cgroups.base import Quota, Tree
+from agent.cgroups.detection import Layout, Version, find_layout, open_tree
+from agent.cgroups.paths import Driver
+from agent.decision.plan import Plan
+from agent.executor.executor import Executor
+from agent.executor.groups import KubeletGroups
+from agent.executor.knob_writer import Quotas
+from agent.executor.permissions import Permissions
+from agent.executor.report import Fate, Report
 from agent.model import State, Step
-from agent.plan import Plan
 from tests.agent.executor.node import always, restore, throttle
 from tests.real.cgroups import BUSY, ROOT, Groups, need_cgroup_v1
 from tests.waiting import wait_for
@@ -100,10 +105,13 @@ def test_what_the_kernel_refuses_costs_no_other_step_and_is_not_owed(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from agent.audit import Audit, Deed
-from agent.cgroups import Driver, Layout, open_tree
+from agent.audit.log import Audit
+from agent.audit.entries import Deed
+from agent.cgroups.paths import Driver
+from agent.cgroups.detection import Layout, open_tree
 from agent.cgroups.detection import Version
-from agent.executor import KubeletGroups, Quotas
+from agent.executor.groups import KubeletGroups
+from agent.executor.knob_writer import Quotas
 from tests.agent.executor.node import throttle
 
 file, root, version, nest = sys.argv[1:]

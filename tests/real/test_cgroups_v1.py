@@ -12,25 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.cgroups import (
-    CgroupBusy,
-    CgroupDenied,
-    CgroupGone,
-    CgroupRefused,
-    Driver,
-    Group,
-    Quota,
-    QuotaChange,
-    Tree,
-    find_layout,
-    in_order,
-    open_tree,
-)
-from agent.cgroups.base import Directory
-from agent.cgroups.detection import Version
+from agent.cgroups.base import Directory, Group, Quota, Tree
+from agent.cgroups.detection import Version, find_layout, open_tree
+from agent.cgroups.errors import CgroupBusy, CgroupDenied, CgroupGone, CgroupRefused
+from agent.cgroups.ordering import QuotaChange, in_order
+from agent.cgroups.paths import Driver
 from agent.model import ContainerState, PodState, State
 from agent.qos import QosClass
-from agent.state import Collector, PodFacts
+from agent.state.collector import Collector
+from agent.state.readings import PodFacts
 from tests.agent.state.node import KnownPods, container_id, uid
 from tests.real.cgroups import BUSY, CACHE, HOLD, ROOT, Groups, need_cgroup_v1
 from tests.waiting import wait_for

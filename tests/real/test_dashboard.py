@@ -11,27 +11,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scorers.asking import number
-from scorers.profiles import read_profiles
-from tests.agent.qrm.test_process import RESERVED, Qrm, the_seeds_machine
-from tests.agent.test_process import POD, AgentProcess, Machine, agent
+from scorers.cli.score import number
+from scorers.profiles.profiles import read_profiles
+from tests.agent.qrm.test_main import RESERVED, Qrm, the_seeds_machine
+from tests.agent.service.test_process import POD, AgentProcess, Machine, agent
 from tests.fakes.kube import PODS, FakeKube
 from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.service import FakeService, Live, Protection, stored
 from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
+from tests.load_watcher.demo.test_demo import Demo, node_with
 from tests.real.browser import Tab, chromium, tab
 from tests.real.fleet import make_fleet, recording_rule_series
 from tests.real.parts import Prometheus
-from tests.scorers.test_shadow import Served as Shadowed
+from tests.scorers.shadow.test_shadow import Served as Shadowed
 from tests.service import Service
-from tests.test_demo import Demo, node_with
 from tests.waiting import wait_for
-from tests.watcher.test_agent_pages import a_dashboard, an_agent, answering, route, showing
-from tests.watcher.test_agent_places import listed, put, selected
-from watcher.agent_pages import Kind
-from watcher.model import FindingEntry
-from watcher.publish import SilentBody
-from watcher.silent import SilentDocument, SilentNode
+from tests.watcher.agents.test_discovery import listed, put, selected
+from tests.watcher.agents.test_pages import a_dashboard, an_agent, answering, route, showing
+from watcher.agents.pages import Kind
+from watcher.core.publishing.documents import SilentBody
+from watcher.core.publishing.wire import FindingEntry
+from watcher.core.windows.silent_nodes import SilentDocument, SilentNode
 
 pytestmark = pytest.mark.real
 

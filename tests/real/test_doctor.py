@@ -8,14 +8,7 @@ import pytest
 
 from tests.conftest import StartPrometheus
 from tests.doctor import Told, doctor
-from tests.real.fleet import (
-    Fleet,
-    between,
-    by_node_label,
-    make_fleet,
-    node_exporter_series,
-    recording_rule_series,
-)
+from tests.real.fleet import Fleet, between, by_node_label, make_fleet, node_exporter_series, recording_rule_series
 from tests.real.parts import InfluxDB, NodeExporter, Prometheus, Server, free_port, new_secret
 from tests.real.remote_write import Series
 from tests.real.telegraf import telegraf_lines

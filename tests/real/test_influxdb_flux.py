@@ -18,8 +18,9 @@ from tests.real.telegraf import line, telegraf_lines
 from tests.waiting import wait_for
 from watcher.model import METRIC_BY_KEY
 from watcher.providers.base import Fetch, ProviderError, ProviderRefused
-from watcher.providers.influxdb import InfluxConfig, InfluxProvider, QueryConfig
-from watcher.providers.influxdb_plans import TELEGRAF, Source, Template
+from watcher.providers.influxdb.provider import InfluxProvider
+from watcher.providers.influxdb.queries import TELEGRAF, InfluxConfig, Source, Template
+from watcher.providers.queries import QueryConfig
 
 pytestmark = pytest.mark.real
 

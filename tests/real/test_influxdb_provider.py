@@ -18,8 +18,9 @@ from tests.service import Service
 from tests.waiting import eventually, wait_for
 from watcher.model import METRIC_BY_KEY, FindingKind, Remedy
 from watcher.providers.base import Fetch, ProviderError, ProviderRefused, ProviderUnreachable
-from watcher.providers.influxdb import InfluxConfig, InfluxProvider, QueryConfig
-from watcher.providers.influxdb_plans import Source
+from watcher.providers.influxdb.provider import InfluxProvider
+from watcher.providers.influxdb.queries import InfluxConfig, Source
+from watcher.providers.queries import QueryConfig
 
 pytestmark = pytest.mark.real
 

@@ -17,33 +17,19 @@ from tests.fakes.kube import FakeKube
 from tests.real.kube import DEFINITIONS, ApiServer, Scheduler
 from tests.real.parts import find_program
 from tests.waiting import eventually, wait_for
-from tests.watcher.test_settings_agents import NO_SELECTORS, SELECTORS
-from watcher.agent_places import SelectedPods
-from watcher.kube import (
-    NODES,
-    PODS,
-    AccessFinder,
-    CustomObject,
-    Evictor,
-    Informer,
-    KubeClient,
-    KubeConflict,
-    KubeForbidden,
-    KubeNoApi,
-    KubeUnauthorized,
-    Outcome,
-    Resource,
-    Selector,
-    Taint,
-    add_taint,
-    bind,
-    find_access,
-    remove_taint,
-    set_condition,
-)
-from watcher.pod_selection import PodSelection
+from tests.watcher.platform.settings.test_agents import NO_SELECTORS, SELECTORS
+from watcher.agents.discovery import SelectedPods
+from watcher.core.kubernetes.errors import KubeConflict, KubeForbidden, KubeNoApi, KubeUnauthorized
+from watcher.core.kubernetes.objects import NODES, PODS, CustomObject, Taint
+from watcher.core.kubernetes.wire import Resource
+from watcher.core.pods.selector import PodSelection
+from watcher.platform.kube.client import KubeClient, Selector
+from watcher.platform.kube.credentials import AccessFinder, find_access
+from watcher.platform.kube.eviction import Evictor, Outcome
+from watcher.platform.kube.informer import Informer
+from watcher.platform.kube.node_changes import add_taint, bind, remove_taint, set_condition
 from watcher.providers.base import Fetch, ProviderUnreachable
-from watcher.providers.metrics_server import MetricsServerProvider
+from watcher.providers.metrics_server.provider import MetricsServerProvider
 
 pytestmark = pytest.mark.real_apiserver
 

@@ -15,7 +15,8 @@ import requests
 
 from tests.fakes.kube import FakeKube
 from tests.real.kube import ApiServer
-from watcher.kube import CustomObject, Resource
+from watcher.core.kubernetes.objects import CustomObject
+from watcher.core.kubernetes.wire import Resource
 
 pytestmark = pytest.mark.real_apiserver
 

@@ -18,9 +18,12 @@ import trustme
 from tests.fakes.kube import BUDGETS, NODES, PODS, FakeKube
 from tests.real.parts import find_program
 from tests.waiting import wait_for
-from watcher.kube import NODES as NODE_RESOURCE
-from watcher.kube import PODS as POD_RESOURCE
-from watcher.kube import KubeClient, Taint, add_taint, find_access, remove_taint
+from watcher.core.kubernetes.objects import NODES as NODE_RESOURCE
+from watcher.core.kubernetes.objects import PODS as POD_RESOURCE
+from watcher.core.kubernetes.objects import Taint
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.credentials import find_access
+from watcher.platform.kube.node_changes import add_taint, remove_taint
 
 pytestmark = pytest.mark.real
 

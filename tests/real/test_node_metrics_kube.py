@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scorers.koordinator.metrics import NodeMetricObject, read_node_metric
+from scorers.cluster.node_metrics import NodeMetricObject, read_node_metric
 from tests.deploy.rendering import charted
 from tests.fakes.kube import FakeKube
 from tests.fakes.pods import publish_pods
@@ -20,11 +20,14 @@ from tests.real.kube import ApiServer
 from tests.real.node_metric_definition import NODE_METRIC
 from tests.real.test_kube_manifests import collection
 from tests.waiting import eventually
-from tests.watcher.test_node_metric_publisher import RESOURCE, RISING, STEADY, Cluster, service, stamp
-from watcher.kube import Election, KubeClient, find_access
-from watcher.node_metric_objects import MANAGER, WRITTEN
-from watcher.node_metric_publisher import LEASE, NodeMetricPublisher
-from watcher.node_metrics import PodClass
+from tests.watcher.koordinator.test_publisher import RESOURCE, RISING, STEADY, Cluster, service, stamp
+from watcher.core.koordinator.report import PodClass
+from watcher.core.koordinator.written_objects import MANAGER, WRITTEN
+from watcher.koordinator.lease import LEASE
+from watcher.koordinator.publisher import NodeMetricPublisher
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.credentials import find_access
+from watcher.platform.kube.leases import Election
 
 pytestmark = pytest.mark.real_apiserver
 

@@ -15,9 +15,10 @@ from tests.real.feed import Feed
 from tests.real.parts import Prometheus, PromqlServer, VictoriaMetrics
 from tests.real.remote_write import Series
 from tests.waiting import wait_for
+from watcher.core.queries.matchers import parse_matchers
 from watcher.providers.base import NoPodUsage, PodFetch, fetch_pods
-from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider
-from watcher.providers.prometheus_matchers import parse_matchers
+from watcher.providers.prometheus.provider import PrometheusProvider
+from watcher.providers.prometheus.queries import PrometheusConfig
 
 pytestmark = pytest.mark.real
 

@@ -26,11 +26,11 @@ from tests.real.fleet import (
 from tests.real.parts import REPOSITORY, Prometheus, PromqlServer, Server, VictoriaMetrics, new_secret
 from tests.real.remote_write import Series
 from tests.waiting import PATIENCE_SECONDS, eventually
+from watcher.core.queries.matchers import Matcher
 from watcher.model import METRIC_BY_KEY, SeriesBatch
 from watcher.providers.base import Fetch, ProviderError, ProviderRefused, ProviderUnreachable
-from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider, QueryConfig
-from watcher.providers.prometheus_matchers import Matcher
-from watcher.providers.prometheus_plans import CANDIDATES
+from watcher.providers.prometheus.provider import PrometheusProvider
+from watcher.providers.prometheus.queries import CANDIDATES, PrometheusConfig, QueryConfig
 
 pytestmark = pytest.mark.real
 
@@ -563,7 +563,8 @@ LEAVE = """
 import asyncio, sys, time
 from tests.real.test_prometheus_provider import unread_bytes
 from tests.waiting import eventually, wait_for
-from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider
+from watcher.providers.prometheus.queries import PrometheusConfig
+from watcher.providers.prometheus.provider import PrometheusProvider
 
 async def main():
     provider = PrometheusProvider(PrometheusConfig(address=sys.argv[1], timeout=600.0, fetch_deadline=600.0))

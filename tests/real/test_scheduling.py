@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from load_watcher.main import main
 from tests.conftest import RunService
 from tests.fakes.kube import NODES, PODS, FakeKube
 from tests.service import Answer, Service
 from tests.waiting import wait_for
-from watcher.cli import main
 
 CONFIG = """
 [refresh]

@@ -50,7 +50,7 @@ def everything_said(service: Service, *secrets: str) -> str:
     paths = ("/watcher", "/watcher/health", "/readyz", "/healthz", "/metrics", "/api/v1/findings", "/openapi.json", "/")
     said = service.log() + "".join(service.get(path).text for path in paths)
     show = subprocess.run(
-        [sys.executable, "-m", "watcher.cli", "config", "show", "--config", str(service.config_file)],
+        [sys.executable, "-m", "load_watcher", "config", "show", "--config", str(service.config_file)],
         env=dict(service.environment()),
         capture_output=True,
         text=True,

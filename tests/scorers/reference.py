@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scorers.table import PodInfo
+from scorers.cluster.pods import PodInfo
 
 
 @dataclass

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 from aiohttp import hdrs, web
 
-from watcher.agent_pages import PAGES, AgentError, AgentPages
-from watcher.api.openapi import Answer, Operation, Parameter, failure
-from watcher.api.parameters import query_values, shown
-from watcher.api.responses import json_response
-from watcher.api.routing import JSON, Access, ApiError, Route
+from watcher.agents.pages import PAGES, AgentError, AgentPages
+from watcher.platform.http.openapi import Answer, Operation, Parameter, failure
+from watcher.platform.http.parameters import query_values, shown
+from watcher.platform.http.responses import json_response
+from watcher.platform.http.routing import JSON, Access, ApiError, Route
 
 PATH = "/api/v1/agents"
 

@@ -16,11 +16,12 @@ from aiohttp import web
 from watcher import __version__
 from watcher.api import operations
 from watcher.api.operations import LostNode, OverviewDocument, ReadyDocument
-from watcher.api.parameters import nearest, shown
-from watcher.api.responses import Constant, constant
-from watcher.api.routing import Access, ApiError, Handler, Route
 from watcher.api.service import Service
-from watcher.model import ErrorDetail, default_window
+from watcher.core.publishing.wire import ErrorDetail
+from watcher.model import default_window
+from watcher.platform.http.parameters import nearest, shown
+from watcher.platform.http.responses import Constant, constant
+from watcher.platform.http.routing import Access, ApiError, Handler, Route
 
 WEB = Path(__file__).parents[1] / "web"
 VENDOR = "vendor"  # files of others, as they are published

@@ -15,19 +15,19 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from watcher.api import dashboard, openapi, operations
-from watcher.api.current import Current
+from watcher.api import dashboard, operations
+from watcher.api.body_builder import Making
 from watcher.api.health import HealthHandlers
 from watcher.api.history import HistoryHandlers
-from watcher.api.making import Making
 from watcher.api.node_metrics import NodeMetricHandlers
-from watcher.api.nodes import NodeHandlers
+from watcher.api.nodes import Current, NodeHandlers
 from watcher.api.pods import PodHandlers
-from watcher.api.responses import Constant, constant
-from watcher.api.routing import JSON, Access, Handler, Protection, Route, Router
-from watcher.api.runner import application
 from watcher.api.service import Service
-from watcher.telemetry import Telemetry
+from watcher.api.telemetry import Telemetry
+from watcher.platform.http import openapi
+from watcher.platform.http.responses import Constant, constant
+from watcher.platform.http.routing import JSON, Access, Handler, Protection, Route, Router
+from watcher.platform.http.runner import application
 
 
 def make_app(

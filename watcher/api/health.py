@@ -9,18 +9,18 @@ import msgspec
 from aiohttp import hdrs, web
 
 from watcher.api import dashboard
-from watcher.api.current import Current
-from watcher.api.making import Making
-from watcher.api.negotiation import choose
+from watcher.api.body_builder import Making
+from watcher.api.data_errors import refuse_remnant
+from watcher.api.nodes import Current
 from watcher.api.operations import AliveDocument, HealthDocument, ProviderState, ReadyDocument, SnapshotState
-from watcher.api.parameters import query_values
-from watcher.api.refusals import refuse_encodings, refuse_remnant
-from watcher.api.responses import accepted, coded, json_response, sent
-from watcher.api.routing import ApiError
 from watcher.api.service import Service
-from watcher.instruments import CONTENT_TYPE as EXPOSITION
-from watcher.publish import Encoding
-from watcher.telemetry import Telemetry
+from watcher.api.telemetry import Telemetry
+from watcher.core.publishing.compression import Encoding
+from watcher.platform.http.negotiation import choose
+from watcher.platform.http.parameters import query_values
+from watcher.platform.http.responses import accepted, coded, json_response, refuse_encodings, sent
+from watcher.platform.http.routing import ApiError
+from watcher.platform.telemetry.instruments import CONTENT_TYPE as EXPOSITION
 
 SCHEDULER = "/scheduler/plugins"
 AGENTS = "/api/v1/agents"

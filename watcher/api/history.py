@@ -3,18 +3,28 @@ replica starts with."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import cast
 
 import msgspec
+import numpy as np
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from watcher.api import operations
-from watcher.api.current import Current
-from watcher.api.making import Making
+from watcher.api.body_builder import Making
+from watcher.api.data_errors import nothing_known, unknown_host
+from watcher.api.nodes import Current
 from watcher.api.operations import MSGPACK
-from watcher.api.parameters import (
+from watcher.api.service import Service
+from watcher.arrays import F64, I64
+from watcher.core.publishing.compression import Encoding
+from watcher.core.publishing.documents import number_texts, to_wire
+from watcher.core.publishing.wire import HistoryDocument, HistoryRow, HistorySeries
+from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeries
+from watcher.model import METRIC_BY_NAME, METRICS, Metric
+from watcher.platform.http.parameters import (
     check_range,
     operators_of,
     query_values,
@@ -25,8 +35,7 @@ from watcher.api.parameters import (
     unknown,
     window_of,
 )
-from watcher.api.refusals import nothing_known, unknown_host
-from watcher.api.responses import (
+from watcher.platform.http.responses import (
     SMALL_BODY,
     coded,
     encoding_for,
@@ -35,11 +44,7 @@ from watcher.api.responses import (
     plain_encoding_for,
     sent,
 )
-from watcher.api.routing import JSON, ApiError
-from watcher.api.series import history_body
-from watcher.api.service import HistoryUnavailable, Service
-from watcher.model import METRICS
-from watcher.publish import Encoding
+from watcher.platform.http.routing import JSON, ApiError
 
 DEFAULT_STEP_S = 60
 HOUR_S = 3600
@@ -126,4 +131,57 @@ class HistoryHandlers:
         published = self._service.published
         return published is not None and (
             host in published.row or host in published.snapshot.lost or host in published.silent.names
+        )
+
+
+def thinned(series: StoredSeries, step: int) -> tuple[I64, F64]:
+    """The last known value of each step and its true time. Steps are aligned to multiples of `step` seconds, so the
+    same points come back whenever one asks. Times in unix seconds, ascending; values as the wire carries them."""
+    known = np.flatnonzero(~np.isnan(series.value))
+    time = series.time[known]
+    value = to_wire(series.value[known].astype(np.str_).astype(np.float64))  # the shortest text, read back
+    last = np.flatnonzero(np.append(np.diff(time // step) != 0, True)) if len(time) else np.empty(0, dtype=np.int64)
+    last = last[~np.isnan(value[last])]
+    return time[last], value[last]
+
+
+def history_body(stored: Sequence[StoredSeries], *, host: str, start: int, end: int, step: int, as_rows: bool) -> bytes:
+    """The body of GET /api/v1/history. Metrics that this version does not know are left out."""
+    known = [series for series in stored if series.metric in METRIC_BY_NAME]
+    document = HistoryDocument(start=start, end=end, step=step)
+    if as_rows:
+        document.rows = [row for series in known for row in _rows(series, host, step)]
+    else:
+        document.series = [_series(series, host, step) for series in known]
+    return msgspec.json.encode(document)
+
+
+def _series(series: StoredSeries, host: str, step: int) -> HistorySeries:
+    metric = METRIC_BY_NAME[series.metric]
+    time, value = thinned(series, step)
+    pairs = zip(time.tolist(), number_texts(value), strict=True)
+    points = b"[" + b",".join([b"[%d,%b]" % pair for pair in pairs]) + b"]"
+    return HistorySeries(
+        host=host,
+        name=metric.name,
+        type=metric.type,
+        operator=series.operator,
+        window=series.window,
+        unit=metric.unit,
+        points=cast(list[tuple[int, float]], msgspec.Raw(points)),  # an encoder would write tiny values with exponents
+    )
+
+
+def _rows(series: StoredSeries, host: str, step: int) -> Iterator[HistoryRow]:
+    metric: Metric = METRIC_BY_NAME[series.metric]
+    time, value = thinned(series, step)
+    for at, text in zip(time.tolist(), number_texts(value), strict=True):
+        yield HistoryRow(
+            time=at,
+            host=host,
+            name=metric.name,
+            type=metric.type,
+            operator=series.operator,
+            window=series.window,
+            value=cast(float, msgspec.Raw(text)),
         )

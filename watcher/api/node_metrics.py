@@ -12,11 +12,16 @@ from functools import partial
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from watcher.api.current import KEPT_BYTES, Current
-from watcher.api.making import Making
-from watcher.api.parameters import query_values, shown
-from watcher.api.refusals import refuse_remnant, row_of
-from watcher.api.responses import (
+from watcher.api.body_builder import Making
+from watcher.api.data_errors import refuse_remnant, row_of
+from watcher.api.nodes import KEPT_BYTES, Current
+from watcher.api.service import Service
+from watcher.core.koordinator.collect_policy import CollectPolicies, CollectPolicy
+from watcher.core.koordinator.report import NodeMetricReport, make_report, node_statuses, period_of
+from watcher.core.publishing.compression import Encoding, compressed
+from watcher.core.publishing.documents import Published
+from watcher.platform.http.parameters import query_values, shown
+from watcher.platform.http.responses import (
     SMALL_BODY,
     Kept,
     coded,
@@ -26,11 +31,7 @@ from watcher.api.responses import (
     plain_encoding_for,
     sent,
 )
-from watcher.api.routing import JSON, ApiError
-from watcher.api.service import Service
-from watcher.collect_policy import CollectPolicies, CollectPolicy
-from watcher.node_metrics import NodeMetricReport, make_report, node_statuses, period_of
-from watcher.publish import Encoding, Published, compressed
+from watcher.platform.http.routing import JSON, ApiError
 
 CAPACITY_HINT = (
     'amounts need the capacity of nodes: set kubernetes.node_names = "on" (and kubernetes.kubeconfig outside the '

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from watcher.api.openapi import OPERATOR, TYPE, Answer, Operation, Parameter, failure
-from watcher.api.parameters import MOST_POINTS
-from watcher.model import (
+from watcher.core.koordinator.report import KoordinatorNodeMetric, KoordinatorNodeMetricList
+from watcher.core.publishing.selection import Shape
+from watcher.core.publishing.wire import (
     ColumnsDocument,
     ErrorDetail,
     FindingsDocument,
@@ -20,9 +20,9 @@ from watcher.model import (
     PodsDocument,
     WatcherDocument,
 )
-from watcher.node_metrics import KoordinatorNodeMetric, KoordinatorNodeMetricList
-from watcher.publish import Shape
-from watcher.silent import SilentDocument
+from watcher.core.windows.silent_nodes import SilentDocument
+from watcher.platform.http.openapi import OPERATOR, TYPE, Answer, Operation, Parameter, failure
+from watcher.platform.http.parameters import MOST_POINTS
 
 
 class AliveDocument(msgspec.Struct):
@@ -232,7 +232,7 @@ HEALTHZ = Operation(
 SAMPLES = Operation(
     "The samples of the longest window, for a replica that starts",
     {
-        200: Answer("in a form of our own (watcher/handover.py), which may change", media_type=MSGPACK),
+        200: Answer("in a form of our own (watcher/replicas/transfer.py), which may change", media_type=MSGPACK),
         404: _NONE,
         503: failure("what /readyz says: only a service that is ready is a source for others"),
     },

@@ -12,15 +12,15 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from watcher.api import operations
-from watcher.api.current import KEPT_BYTES, Current
-from watcher.api.making import Making
-from watcher.api.parameters import query_values
-from watcher.api.refusals import stale, unknown_host
-from watcher.api.responses import Kept, coded, encoding_for, has_it, not_modified, sent
-from watcher.api.routing import JSON, ApiError
+from watcher.api.body_builder import Making
+from watcher.api.data_errors import stale, unknown_host
+from watcher.api.nodes import KEPT_BYTES, Current
 from watcher.api.service import Service
-from watcher.pods import PublishedPods
-from watcher.publish import Encoding, compressed
+from watcher.core.pods.table import PublishedPods
+from watcher.core.publishing.compression import Encoding, compressed
+from watcher.platform.http.parameters import query_values
+from watcher.platform.http.responses import Kept, coded, encoding_for, has_it, not_modified, sent
+from watcher.platform.http.routing import JSON, ApiError
 
 _PODS = operations.PODS.query_names
 

@@ -10,35 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from watcher.collect_policy import CollectPolicies
-from watcher.model import F32, I64, FindingsDocument, Operator, ProviderHealth, Window
-from watcher.node_metrics import Capacity, PodClass
-from watcher.pods import Pod, PublishedPods
-from watcher.publish import Published
-
-
-class HistoryUnavailable(Exception):
-    """The store cannot answer: switched off, damaged, or too busy. `hint` says what the operator can do."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-class StoredSeries(Protocol):
-    """One metric and operator of one node as the store kept it: `time` [k] unix seconds, ascending; `value` [k] in the
-    metric's unit, NaN where the window was not known."""
-
-    @property
-    def metric(self) -> str: ...
-    @property
-    def operator(self) -> Operator: ...
-    @property
-    def window(self) -> str: ...
-    @property
-    def time(self) -> I64: ...
-    @property
-    def value(self) -> F32: ...
+from watcher.core.koordinator.collect_policy import CollectPolicies
+from watcher.core.koordinator.report import Capacity, PodClass
+from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.publishing.documents import Published
+from watcher.core.publishing.wire import FindingsDocument
+from watcher.core.windows.stored_series import StoredSeries
+from watcher.model import Operator, ProviderHealth, Window
 
 
 class Service(Protocol):

@@ -11,11 +11,11 @@ their failures are not those of the nodes. A third, `NodeClient`, asks for one n
 """
 
 from watcher.client.arrays import Columns, Pods, to_columns, to_pods
-from watcher.client.copies import Client
 from watcher.client.errors import WatcherError
 from watcher.client.in_process import InProcessClient
 from watcher.client.node import NodeClient, NodeLoad
 from watcher.client.over_http import WatcherClient
+from watcher.client.polling import Client
 
 __all__ = [
     "Client",

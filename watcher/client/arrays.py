@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from watcher.arrays import F64, I64
 from watcher.client.errors import WatcherError
-from watcher.model import F64, I64, ColumnsDocument, Operator, PodsDocument
-from watcher.node_metrics import NodeUsages
-from watcher.pods import Pod, by_node
+from watcher.core.koordinator.report import NodeUsages
+from watcher.core.pods.table import Pod, by_node
+from watcher.core.publishing.wire import ColumnsDocument, PodsDocument
+from watcher.model import Operator
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from watcher.client.errors import WatcherError
-from watcher.model import ErrorDocument
+from watcher.core.publishing.wire import ErrorDocument
 
 TIMEOUT_S = 10.0
 RETRIES = 2

@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from watcher.client.arrays import Columns, Pods, to_columns, to_pods
-from watcher.client.copies import MAX_AGE_S, POLL_S, Renewing, no_copy_of_pods
 from watcher.client.errors import WatcherError
+from watcher.client.polling import MAX_AGE_S, POLL_S, Renewing, no_copy_of_pods
+from watcher.core.koordinator.report import NodeUsages
+from watcher.core.pods.table import PublishedPods
+from watcher.core.publishing.documents import Published, columns
+from watcher.core.publishing.selection import Selection
 from watcher.model import MetricType, Operator, Snapshot, Window
-from watcher.node_metrics import NodeUsages
-from watcher.pods import PublishedPods
-from watcher.publish import Published, Selection, columns
 
 
 class PodSupply(Protocol):

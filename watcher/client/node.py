@@ -13,7 +13,8 @@ import msgspec
 from watcher.client.arrays import operator_of
 from watcher.client.connection import BACKOFF_S, RETRIES, TIMEOUT_S, Connection, Document, malformed
 from watcher.client.errors import WatcherError
-from watcher.model import Operator, WatcherDocument
+from watcher.core.publishing.wire import WatcherDocument
+from watcher.model import Operator
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ import msgspec
 
 from watcher.client.arrays import Columns, Pods, decoded_pods, to_columns, to_pods
 from watcher.client.connection import BACKOFF_S, RETRIES, TIMEOUT_S, Connection, Document, Received, malformed
-from watcher.client.copies import POLL_S, Renewing
-from watcher.model import ColumnsDocument, MetricType, Operator
+from watcher.client.polling import POLL_S, Renewing
+from watcher.core.publishing.wire import ColumnsDocument
+from watcher.model import MetricType, Operator
 
 
 class WatcherClient(Renewing):

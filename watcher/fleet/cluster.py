@@ -16,13 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from watcher.core.kubernetes.errors import KubeConflict, KubeNotFound
+from watcher.core.kubernetes.objects import Node, Pod
+from watcher.core.pods.table import PodUsage
 from watcher.fleet import faults, objects
 from watcher.fleet.load import Fleet, Pattern, Running, fleet, pod_cores, pod_memory, running
 from watcher.fleet.machines import machines
 from watcher.fleet.noise import key_of
 from watcher.fleet.workloads import JOBS, MIB, Instance, first_placement, instance
-from watcher.kube import KubeConflict, KubeNotFound, Node, Pod
-from watcher.pods import PodUsage
 
 I64 = npt.NDArray[np.int64]
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from watcher.fleet.machines import REGION, Machine
-from watcher.fleet.workloads import PRIORITIES, Instance, Workload
-from watcher.kube import Node, Pod
-from watcher.kube.objects import (
+from watcher.core.kubernetes.objects import (
     Condition,
     Container,
+    Node,
     NodeAddress,
     NodeStatus,
     ObjectMetadata,
     Owner,
+    Pod,
     PodSpec,
     PodStatus,
     Quantities,
     Resources,
 )
+from watcher.fleet.machines import REGION, Machine
+from watcher.fleet.workloads import PRIORITIES, Instance, Workload
 
 MOST_PODS = 110
 

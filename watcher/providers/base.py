@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from watcher.model import Finding, Provenance, SeriesBatch
 
 if TYPE_CHECKING:
-    from watcher.pods import PodOrigin, PodUsage
+    from watcher.core.pods.table import PodOrigin, PodUsage
 
 
 class ProviderError(Exception):

@@ -32,7 +32,7 @@ from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBat
 from watcher.providers.base import Fetch, ProviderUnreachable, QueryFailure, QueryPlan
 
 if TYPE_CHECKING:
-    from watcher.settings import Settings
+    from watcher.platform.settings.tables import Settings
 
 log = logging.getLogger(__name__)
 

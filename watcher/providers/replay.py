@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from watcher.model import F64, METRIC_BY_KEY, METRIC_BY_NAME, SeriesBatch
-from watcher.node_metrics import Capacity
+from watcher.arrays import F64
+from watcher.core.koordinator.report import Capacity
+from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SeriesBatch
 from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderUnreachable, QueryPlan
-from watcher.store import StoreError, StoreUnusable
-from watcher.store.reading import is_database, read_history
-from watcher.traces import TraceError, read_trace
+from watcher.store.errors import StoreError, StoreUnusable
+from watcher.store.replay_history import is_database, read_history
+from watcher.traces.files import read_trace
+from watcher.traces.parsing import TraceError
 from watcher.traces.pattern import HistoryPattern, Pattern, pattern_of
 
 if TYPE_CHECKING:
-    from watcher.settings import Settings
+    from watcher.platform.settings.tables import Settings
 
 log = logging.getLogger(__name__)
 

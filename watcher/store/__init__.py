@@ -6,28 +6,3 @@ samples and windows look as bytes, `schema` the tables and what is asked of them
 be opened at all, `sqlite` and `postgresql` how each of them does that, `reading` how a replay reads a file, `commands`
 and `copying` what load-watcher db does. SQLAlchemy and Alembic are spoken here and in migrations/ alone.
 """
-
-from watcher.store.commands import current, database_at, look, upgrade, vacuum
-from watcher.store.copying import copy, only_watcher
-from watcher.store.database import Look
-from watcher.store.errors import StoreAway, StoreError, StoreInUse, StoreUnusable
-from watcher.store.keeper import Store, StoreStatus
-from watcher.store.series import StoredSeries
-
-__all__ = [
-    "Look",
-    "Store",
-    "StoreAway",
-    "StoreError",
-    "StoreInUse",
-    "StoreStatus",
-    "StoreUnusable",
-    "StoredSeries",
-    "copy",
-    "current",
-    "database_at",
-    "look",
-    "only_watcher",
-    "upgrade",
-    "vacuum",
-]

@@ -27,7 +27,8 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from watcher.model import F32, F64, I64, U16, Operator, SampleBlock, TickRecord, WindowRecord
+from watcher.arrays import F32, F64, I64, U16
+from watcher.model import Operator, SampleBlock, TickRecord, WindowRecord
 
 Columns = tuple[tuple[str, Operator], ...]
 U8 = NDArray[np.uint8]

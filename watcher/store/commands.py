@@ -10,8 +10,8 @@ from sqlalchemy.exc import ArgumentError
 from watcher.store.database import Database, Look
 from watcher.store.errors import StoreError
 from watcher.store.postgresql import server_of
-from watcher.store.schema import REVISIONS
 from watcher.store.sqlite import SqliteFile, file_of
+from watcher.store.tables import REVISIONS
 
 _EXAMPLES = "write sqlite:///path/to/load-watcher.db or postgresql://user@host/database"
 

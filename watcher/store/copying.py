@@ -12,9 +12,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from watcher.store import schema
+from watcher.store import tables as store_tables
 from watcher.store.database import Database
 from watcher.store.errors import StoreError
-from watcher.store.schema import Rows, node_list, sample_block, window_minute
+from watcher.store.tables import Rows, node_list, sample_block, window_minute
 
 BATCH = 100  # rows: up to some 40 MB of minutes at 50,000 nodes
 OWNER = "load-watcher db copy"
@@ -96,7 +97,7 @@ def _make_room(here: Rows, target: Database, *, replace: bool) -> None:
 
 def _extent(mine: Rows) -> tuple[int, int]:
     """How many rows there are, and the bytes of their payloads."""
-    tables = schema.metadata.tables.values()
+    tables = store_tables.metadata.tables.values()
     counts = (mine.execute(sa.select(sa.func.count()).select_from(table).where(mine.own(table))) for table in tables)
     return sum(int(count.scalar_one()) for count in counts), schema.stored_bytes(mine)
 
@@ -104,7 +105,7 @@ def _extent(mine: Rows) -> tuple[int, int]:
 def _batches(source: Database, there: Rows) -> Iterator[tuple[sa.Table, list[Row]]]:
     """All rows, lists of nodes before what refers to them."""
     with source.translated(doing="read"):
-        tables = sorted(schema.metadata.tables.values(), key=lambda table: (table is not node_list, table.name))
+        tables = sorted(store_tables.metadata.tables.values(), key=lambda table: (table is not node_list, table.name))
         for table in tables:
             query = sa.select(table).where(there.own(table)).order_by(*table.primary_key).limit(BATCH)
             start = 0

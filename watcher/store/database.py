@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from watcher.store.codec import CodecError
 from watcher.store.errors import StoreError, StoreUnusable
-from watcher.store.schema import REVISIONS, Rows
+from watcher.store.tables import REVISIONS, Rows
 
 READERS = 2  # connections that read beside the one that writes
 

@@ -23,9 +23,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from watcher.store import schema
+from watcher.store import tables as store_tables
 from watcher.store.database import READERS, Database, Look, migrate, reason_of
 from watcher.store.errors import StoreAway, StoreError, StoreInUse, StoreUnusable
-from watcher.store.schema import REVISIONS, Rows
+from watcher.store.tables import REVISIONS, Rows
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -246,7 +247,7 @@ class PostgresqlServer(Database):
 
     def _revision(self, connection: sa.Connection) -> str | None:
         tables = set(sa.inspect(connection).get_table_names(schema=self._schema(connection)))
-        ours = tables & set(schema.metadata.tables)
+        ours = tables & set(store_tables.metadata.tables)
         if "alembic_version" not in tables:
             if ours:
                 raise self._not_ours(ours)
@@ -269,7 +270,7 @@ class PostgresqlServer(Database):
     def vacuum(self, *, owner: str) -> tuple[int, int] | None:
         if self.revision() is None:
             return None
-        tables = ", ".join(schema.metadata.tables)
+        tables = ", ".join(store_tables.metadata.tables)
         engine = self._engine(connections=1, settings={**_WRITER, "statement_timeout": "0", "lock_timeout": "60s"})
         with self.translated(doing="vacuumed"), _disposed(engine), engine.connect() as connection:
             connection = connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -338,7 +339,7 @@ def _given(url: sa.URL) -> dict[str, Any]:
 
 
 def _size_of_tables(connection: sa.Connection) -> int:
-    sizes = [sa.func.pg_total_relation_size(sa.func.to_regclass(name)) for name in schema.metadata.tables]
+    sizes = [sa.func.pg_total_relation_size(sa.func.to_regclass(name)) for name in store_tables.metadata.tables]
     return sum(int(connection.execute(sa.select(size)).scalar_one()) for size in sizes)
 
 

@@ -8,151 +8,31 @@ tick, and no list of nodes that nothing refers to. What makes the payloads is co
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
-from watcher.decisions import DecisionOutcome, DecisionsHeld, StoredDecision, StoredShadow
 from watcher.model import Provenance, Restored, SampleBlock, TickRecord, Window, WindowRecord
 from watcher.store import codec
 from watcher.store.codec import HOUR, CodecError, Grid
+from watcher.store.tables import (
+    Rows,
+    decision,
+    metadata,
+    node_list,
+    provenance,
+    sample_block,
+    shadow_binding,
+    tick,
+    window_hour,
+    window_minute,
+)
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 # What migrations/ makes; a test holds that both agree. Times are unix seconds. How the payloads are made: codec.py.
-
-metadata = sa.MetaData()
-
-# SQLite counts rows by itself only in an INTEGER column.
-_NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-
-
-def _watcher() -> sa.Column[str]:
-    """Whose row it is, the first part of every key: several watchers may share a database."""
-    return sa.Column("watcher", sa.Text, primary_key=True)
-
-
-tick = sa.Table(
-    "tick",  # one row a watcher: the last tick that it stored; after `keep_until` nobody wants any row of it
-    metadata,
-    _watcher(),
-    sa.Column("timestamp", sa.Double, nullable=False),
-    sa.Column("end", sa.Double, nullable=False),
-    sa.Column("source", sa.Text, nullable=False),
-    sa.Column("resolution", sa.Integer, nullable=False),
-    sa.Column("windows", sa.Text, nullable=False),
-    sa.Column("lost", sa.Text, nullable=False),
-    sa.Column("keep_until", sa.Double, nullable=False),
-)
-provenance = sa.Table(
-    "provenance",  # where the stored samples of a metric come from
-    metadata,
-    _watcher(),
-    sa.Column("metric", sa.Text, primary_key=True),
-    sa.Column("source", sa.Text, nullable=False),
-    sa.Column("expression", sa.Text, nullable=False),
-    sa.Column("unit", sa.Text, nullable=False),
-    sa.Column("smoothing_s", sa.Double, nullable=False),
-)
-node_list = sa.Table(
-    "node_list",  # names, once for all blocks of a watcher that have the same
-    metadata,
-    sa.Column("id", _NUMBER, primary_key=True),
-    sa.Column("watcher", sa.Text, nullable=False),
-    sa.Column("hash", sa.LargeBinary, nullable=False),
-    sa.Column("payload", sa.LargeBinary, nullable=False),
-    sa.UniqueConstraint("watcher", "hash", name="uq_node_list_watcher_hash"),
-)
-sample_block = sa.Table(
-    "sample_block",  # some slots of one metric; a higher id was written later
-    metadata,
-    sa.Column("id", _NUMBER, primary_key=True),
-    sa.Column("watcher", sa.Text, nullable=False),
-    sa.Column("metric", sa.Text, nullable=False),
-    sa.Column("first_slot", sa.BigInteger, nullable=False),
-    sa.Column("slots", sa.Integer, nullable=False),
-    sa.Column("nodes", _NUMBER, nullable=False),
-    sa.Column("payload", sa.LargeBinary, nullable=False),
-    sa.Index("ix_sample_block_watcher_metric_first_slot", "watcher", "metric", "first_slot"),
-    sa.Index("ix_sample_block_watcher_nodes", "watcher", "nodes"),
-)
-window_minute = sa.Table(
-    "window_minute",  # one minute of a window, all nodes
-    metadata,
-    _watcher(),
-    sa.Column("window", sa.Text, primary_key=True),
-    sa.Column("time", sa.BigInteger, primary_key=True),
-    sa.Column("nodes", _NUMBER, nullable=False),
-    sa.Column("columns", sa.Text, nullable=False),
-    sa.Column("payload", sa.LargeBinary, nullable=False),
-    sa.Index("ix_window_minute_watcher_nodes", "watcher", "nodes"),
-)
-window_hour = sa.Table(
-    "window_hour",  # a closed hour of a window, some nodes; the first chunk's first node is empty
-    metadata,
-    _watcher(),
-    sa.Column("window", sa.Text, primary_key=True),
-    sa.Column("hour", sa.BigInteger, primary_key=True),
-    sa.Column("first_node", sa.LargeBinary, primary_key=True),
-    sa.Column("payload", sa.LargeBinary, nullable=False),
-)
-decision = sa.Table(
-    "decision",  # what was decided about a pod; `time` is in microseconds, and no two of a watcher have the same
-    metadata,
-    _watcher(),
-    sa.Column("time", sa.BigInteger, primary_key=True),
-    sa.Column("namespace", sa.Text, nullable=False),
-    sa.Column("pod", sa.Text, nullable=False),
-    sa.Column("uid", sa.Text, nullable=False),
-    sa.Column("node", sa.Text, nullable=False),
-    sa.Column("outcome", sa.Text, nullable=False),
-    sa.Column("payload", sa.LargeBinary, nullable=False),
-    sa.Index("ix_decision_watcher_namespace_pod_time", "watcher", "namespace", "pod", "time"),
-)
-
-shadow_binding = sa.Table(
-    "shadow_binding",  # a pod that was bound, and what other profiles would have done; `time` is as a decision's
-    metadata,
-    _watcher(),
-    sa.Column("time", sa.BigInteger, primary_key=True),
-    sa.Column("payload", sa.LargeBinary, nullable=False),
-)
-
-REVISIONS = ("0001", "0002", "0003", "0004")
-"""Of the schema, oldest first. Here as well as in migrations/, because asking Alembic costs a start 0.1 s."""
-
-
-MICROSECONDS = 1_000_000
-
-
-class Rows:
-    """The rows of one watcher, inside a transaction."""
-
-    def __init__(self, connection: sa.Connection, watcher: str) -> None:
-        self.connection = connection
-        self.watcher = watcher
-
-    def own(self, table: sa.Table) -> sa.ColumnElement[bool]:
-        """What of a table is this watcher's: part of every statement's WHERE."""
-        return table.c.watcher == self.watcher
-
-    def execute(self, statement: sa.Executable, parameters: Any = None) -> sa.CursorResult[Any]:
-        """Run a statement, with one set of parameters or many."""
-        return self.connection.execute(statement, parameters)
-
-    def upsert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-        """Put rows of this watcher into a table, each in the place of the one that has its key."""
-        if not rows:
-            return
-        dialect = postgresql if self.connection.dialect.name == "postgresql" else sqlite
-        insert = dialect.insert(table)
-        keys = [column.name for column in table.primary_key]
-        others = {column.name: insert.excluded[column.name] for column in table.c if column.name not in keys}
-        statement = insert.on_conflict_do_update(index_elements=keys, set_=others)
-        self.execute(statement, [{"watcher": self.watcher, **row} for row in rows])
 
 
 # --- a tick goes in --------------------------------------------------------------------------------------------------
@@ -471,73 +351,6 @@ def forget_windows(mine: Rows, *, now: int, retention: float) -> None:
 # --- decisions -------------------------------------------------------------------------------------------------------
 
 
-def put_decisions(mine: Rows, decisions: Iterable[StoredDecision], outcomes: Iterable[DecisionOutcome]) -> None:
-    """Store decisions, each in the place of the one with its time, and then what became of these or older ones."""
-    mine.upsert(decision, [_decision_row(each) for each in decisions])
-    told = [{"at": each.time, "on": each.node, "became": each.outcome} for each in outcomes]
-    if told:
-        this = mine.own(decision) & (decision.c.time == sa.bindparam("at", type_=sa.BigInteger))
-        update = sa.update(decision).where(this)
-        mine.execute(update.values(node=sa.bindparam("on"), outcome=sa.bindparam("became")), told)
-
-
-def _decision_row(each: StoredDecision) -> dict[str, Any]:
-    return {
-        "time": each.time,
-        "namespace": each.namespace,
-        "pod": each.pod,
-        "uid": each.uid,
-        "node": each.node,
-        "outcome": each.outcome,
-        "payload": each.payload,
-    }
-
-
-def decisions_of(
-    mine: Rows, namespace: str, pod: str, *, start: int, end: int, limit: int, newest: bool
-) -> list[StoredDecision]:
-    """Those about a pod with start <= time < end, the newest or the oldest of them first."""
-    when = decision.c.time
-    query = (
-        sa.select(*(column for column in decision.c if column.name != "watcher"))
-        .where(mine.own(decision), decision.c.namespace == namespace, decision.c.pod == pod)
-        .where(when >= start, when < end)
-        .order_by(when.desc() if newest else when)
-        .limit(limit)
-    )
-    return [StoredDecision(**row) for row in mine.execute(query).mappings()]
-
-
-def decisions_held(mine: Rows, *, start: int, but: Collection[int] = ()) -> DecisionsHeld:
-    """How many there are since `start` `but` for those of these times, and the times of the first and the last."""
-    when = decision.c.time
-    columns = sa.func.count(), sa.func.min(when), sa.func.max(when)
-    query = sa.select(*columns).where(mine.own(decision), when >= start, when.not_in(but))
-    return DecisionsHeld(*mine.execute(query).one())
-
-
-def put_shadows(mine: Rows, shadows: Iterable[StoredShadow]) -> None:
-    """Store what shadow mode saw, each in the place of the one with its time."""
-    mine.upsert(shadow_binding, [{"time": each.time, "payload": each.payload} for each in shadows])
-
-
-def shadows(mine: Rows, *, start: int, end: int, limit: int) -> list[StoredShadow]:
-    """The newest with start <= time < end."""
-    when = shadow_binding.c.time
-    query = sa.select(when, shadow_binding.c.payload).where(mine.own(shadow_binding), when >= start, when < end)
-    return [StoredShadow(**row) for row in mine.execute(query.order_by(when.desc()).limit(limit)).mappings()]
-
-
-_DECIDED = (decision, shadow_binding)
-
-
-def forget_decisions(mine: Rows, *, oldest: int, newest: int, most: int, limit: int) -> int:
-    """Remove those that are not within oldest <= time <= newest, and the oldest of more than `most`; `limit` at once,
-    of shadow bindings as of decisions. Returns how many of the kind of which it were more. `newest` is there for clocks
-    that stepped back, as in forget_windows."""
-    return max(_forget(mine, table, oldest=oldest, newest=newest, most=most, limit=limit) for table in _DECIDED)
-
-
 def _forget(mine: Rows, table: sa.Table, *, oldest: int, newest: int, most: int, limit: int) -> int:
     when = table.c.time
     times = sa.select(when).where(mine.own(table))
@@ -545,22 +358,6 @@ def _forget(mine: Rows, table: sa.Table, *, oldest: int, newest: int, most: int,
     first = oldest if surplus is None else max(oldest, surplus + 1)
     outside = times.where((when < first) | (when > newest)).order_by(when).limit(limit)
     return mine.execute(sa.delete(table).where(mine.own(table), when.in_(outside))).rowcount
-
-
-def decision_hours(mine: Rows) -> set[int]:
-    """The hours of the oldest and of the newest decision, and of the shadow bindings too."""
-    ends = [
-        mine.execute(sa.select(sa.func.min(table.c.time), sa.func.max(table.c.time)).where(mine.own(table))).one()
-        for table in _DECIDED
-    ]
-    return {hour_of(time // MICROSECONDS) for both in ends for time in both if time is not None}
-
-
-def forget_decisions_of_hour(mine: Rows, hour: int) -> None:
-    """Remove all of an hour, shadow bindings included."""
-    for table in _DECIDED:
-        within = table.c.time.between(hour * MICROSECONDS, (hour + HOUR) * MICROSECONDS - 1)
-        mine.execute(sa.delete(table).where(mine.own(table), within))
 
 
 # --- watchers --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from watcher.model import F32, I64, Operator
+from watcher.arrays import F32, I64
+from watcher.model import Operator
 from watcher.store.codec import Grid, HourBuilder
 
 

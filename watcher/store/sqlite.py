@@ -24,7 +24,7 @@ from sqlalchemy.exc import OperationalError
 
 from watcher.store.database import READERS, Database, Look, migrate, reason_of
 from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
-from watcher.store.schema import REVISIONS, Rows, node_list, provenance, sample_block, tick
+from watcher.store.tables import REVISIONS, Rows, node_list, provenance, sample_block, tick
 
 SMALL_BYTES = 64 * 2**20
 """Up to this size all pages are checked when a database is opened; above, those of the tables that a start reads."""

@@ -31,34 +31,3 @@ read to there, whatever becomes of the process:
 
 A trace without pods has the whole load in its load records. `replay` takes times as distances from `Begin.time`.
 """
-
-from watcher.traces.files import open_writer, read_trace
-from watcher.traces.parsing import TraceError
-from watcher.traces.records import (
-    Begin,
-    BindRecord,
-    EndRecord,
-    LoadRecord,
-    NodeRecord,
-    PodRecord,
-    Record,
-    RemoveRecord,
-    UsageRecord,
-)
-from watcher.traces.writing import TraceWriter
-
-__all__ = [
-    "Begin",
-    "BindRecord",
-    "EndRecord",
-    "LoadRecord",
-    "NodeRecord",
-    "PodRecord",
-    "Record",
-    "RemoveRecord",
-    "TraceError",
-    "TraceWriter",
-    "UsageRecord",
-    "open_writer",
-    "read_trace",
-]

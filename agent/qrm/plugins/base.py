@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from agent.qrm.allocation import AllocationInfo
-from agent.qrm.request import ResourceRequest
-from agent.qrm.topology import Hint
+from agent.qrm.manager.allocation import AllocationInfo
+from agent.qrm.manager.request import ResourceRequest
+from agent.qrm.manager.topology import Hint
 
 
 @runtime_checkable

@@ -16,15 +16,15 @@ from typing import Any
 import msgspec
 
 from agent.qrm import cpuset
-from agent.qrm.allocation import CPUSET_CPUS, AllocationInfo, WireHints, wire_hints
-from agent.qrm.calculator import take_by_numa_balance, take_by_topology
 from agent.qrm.cpuset import NONE, CpuSet
-from agent.qrm.machine import Machine
+from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo, WireHints, wire_hints
+from agent.qrm.manager.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_own
+from agent.qrm.manager.topology import Hint
+from agent.qrm.plugins.calculator import take_by_numa_balance, take_by_topology
+from agent.qrm.plugins.cpu_topology import Machine
 from agent.qrm.plugins.numa import open_to, sets_that_hold, smallest_preferred
 from agent.qrm.plugins.records import Records
-from agent.qrm.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_own
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, POOLS, RoleTable
-from agent.qrm.topology import Hint
 
 NO_HINTS = "no available cpu hints"
 

@@ -20,19 +20,15 @@ from typing import Any
 import msgspec
 
 from agent.qrm import cpuset
-from agent.qrm.allocation import CPUSET_CPUS, AllocationInfo, WireHints, wire_hints
-from agent.qrm.calculator import (
-    take_by_numa_balance,
-    take_by_topology,
-    take_single_by_numa_balance,
-)
 from agent.qrm.cpuset import NONE, CpuSet
-from agent.qrm.machine import Machine
+from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo, WireHints, wire_hints
+from agent.qrm.manager.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_own
+from agent.qrm.manager.topology import Hint
+from agent.qrm.plugins.calculator import take_by_numa_balance, take_by_topology, take_single_by_numa_balance
+from agent.qrm.plugins.cpu_topology import Machine
 from agent.qrm.plugins.records import Records
+from agent.qrm.plugins.resize import pool_sizes
 from agent.qrm.pods import QOS_ANNOTATION, SHARED_CORES, SYSTEM_CORES
-from agent.qrm.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_own
-from agent.qrm.resize import pool_sizes
-from agent.qrm.topology import Hint
 
 DEDICATED_CORES = "dedicated_cores"
 RECLAIMED_CORES = "reclaimed_cores"

@@ -12,13 +12,21 @@ from typing import Any
 import msgspec
 
 from agent.qrm import cpuset
-from agent.qrm.allocation import CPUSET_MEMS, AllocationInfo, WireHints, wire_hints
-from agent.qrm.machine import Machine
+from agent.qrm.manager.allocation import CPUSET_MEMS, AllocationInfo, WireHints, wire_hints
+from agent.qrm.manager.request import (
+    MEMORY,
+    CannotAllocate,
+    ContainerType,
+    ResourceRequest,
+    nodes_for_memory,
+    whole,
+    whole_own,
+)
+from agent.qrm.manager.topology import Hint
+from agent.qrm.plugins.cpu_topology import Machine
 from agent.qrm.plugins.numa import open_to, sets_that_hold
 from agent.qrm.plugins.records import Records
-from agent.qrm.request import MEMORY, CannotAllocate, ContainerType, ResourceRequest, nodes_for_memory, whole, whole_own
 from agent.qrm.roles import RoleTable
-from agent.qrm.topology import Hint
 
 NO_HINTS = "no available memory hints"
 NOT_MET = "results can't meet memory request"

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from agent.qrm.allocation import AllocationInfo, wire_hints
+from agent.qrm.manager.allocation import AllocationInfo, wire_hints
+from agent.qrm.manager.request import NIC, CannotAllocate, ContainerType, ResourceRequest
+from agent.qrm.manager.topology import Hint
 from agent.qrm.plugins.records import Records
-from agent.qrm.request import NIC, CannotAllocate, ContainerType, ResourceRequest
-from agent.qrm.topology import Hint
 
 NETNS_ANNOTATION = "kubernetes.io/host-netns-path"
 ENHANCEMENT_ANNOTATION = "katalyst.kubewharf.io/network_enhancement"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 
-from agent.qrm.topology import Hint
+from agent.qrm.manager.topology import Hint
 
 
 def sets_that_hold(needed: int, free: Mapping[int, int], *, fewest: int, most: int) -> list[frozenset[int]]:

@@ -11,14 +11,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from agent.cgroups import CgroupError, CgroupGone, CgroupUnapplied, Layout, NoCgroups, paths
+from agent.cgroups import paths
 from agent.cgroups.base import Directory
-from agent.cgroups.detection import Version
+from agent.cgroups.detection import Layout, NoCgroups, Version
+from agent.cgroups.errors import CgroupError, CgroupGone, CgroupUnapplied
 from agent.qos import QosClass
 from agent.qrm import cpuset
-from agent.qrm.allocation import CPUSET_CPUS, CPUSET_MEMS
-from agent.qrm.manager import ApplyFailed
-from agent.qrm.oci import UNIFIED, Properties
+from agent.qrm.manager.admission import ApplyFailed
+from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS
+from agent.qrm.manager.oci import UNIFIED, Properties
 from agent.qrm.pods import PodContainer, QrmPod
 
 log = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from agent.qrm.channel import open_channel
-from agent.qrm.manager import ApplyFailed
-from agent.qrm.oci import FIELDS, UNIFIED, Properties
+from agent.qrm.kubelet.channel import open_channel
+from agent.qrm.kubelet.protos import qrm_cri_v1_pb2 as pb
+from agent.qrm.kubelet.protos import qrm_cri_v1_pb2_grpc as pb_grpc
+from agent.qrm.manager.admission import ApplyFailed
+from agent.qrm.manager.oci import FIELDS, UNIFIED, Properties
 from agent.qrm.pods import PodContainer, QrmPod
-from agent.qrm.protos import qrm_cri_v1_pb2 as pb
-from agent.qrm.protos import qrm_cri_v1_pb2_grpc as pb_grpc
 
 CALL_S = 5.0
 """A runtime that takes longer holds up all containers of the round."""

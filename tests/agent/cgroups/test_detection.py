@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.cgroups import Driver, NoCgroups, find_layout, open_tree
-from agent.cgroups.detection import Version
-from agent.cgroups.paths import pod_segments
+from agent.cgroups.detection import NoCgroups, Version, find_layout, open_tree
+from agent.cgroups.paths import Driver, pod_segments
 from tests.fakes.cgroups import FakeCgroups
 
 UID = "04e5e9e7-8d95-44dd-9af7-ab944405fff8"

@@ -10,25 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cgroups import (
+from agent.cgroups import content
+from agent.cgroups.base import Cpu, Group, Memory, Quota, Tree
+from agent.cgroups.detection import find_layout, open_tree
+from agent.cgroups.errors import (
     CgroupDenied,
     CgroupError,
     CgroupGarbled,
     CgroupGone,
     CgroupUnapplied,
     CgroupUnsupported,
-    Cpu,
-    Driver,
-    Group,
-    Memory,
-    Quota,
-    QuotaChange,
-    Tree,
-    content,
-    find_layout,
-    in_order,
-    open_tree,
 )
+from agent.cgroups.ordering import QuotaChange, in_order
+from agent.cgroups.paths import Driver
 from agent.cgroups.v2 import shares_of_weight
 from tests.fakes.cgroups import FakeCgroups, open_below
 

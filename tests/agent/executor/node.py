@@ -8,14 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agent.audit import Audit, Deed, Filter
-from agent.cgroups import Driver, Layout, Tree, find_layout, open_tree
-from agent.executor import Cluster, Executor, KubeletGroups, Limits, Permissions, Report
+from agent.audit.entries import Deed, Filter
+from agent.audit.log import Audit
+from agent.cgroups.base import Tree
+from agent.cgroups.detection import Layout, find_layout, open_tree
+from agent.cgroups.paths import Driver
+from agent.decision.eviction_limits import Limits
+from agent.decision.plan import Plan
+from agent.executor.cluster import Cluster
+from agent.executor.executor import Executor
+from agent.executor.groups import KubeletGroups
+from agent.executor.permissions import Permissions
+from agent.executor.report import Report
 from agent.model import ContainerState, EvictStep, PodState, QuotaStep, State, Step
-from agent.plan import Plan
 from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.kube import CONFIG_MAPS, EVENTS, FakeKube
-from watcher.kube import Access, KubeClient
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.credentials import Access
 
 Outcome = TypeVar("Outcome")
 NOW = 1_700_000_000.0

@@ -10,21 +10,13 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.audit import Outcome
-from agent.executor import Executor, Fate, Limits, Report
-from agent.executor.control import Control, Enforcement, allowed_nodes, read_control, refusal
-from agent.limits import Eviction
-from agent.plan import Plan
-from tests.agent.executor.node import (
-    CONTROL,
-    NOW,
-    FakeNode,
-    always,
-    events,
-    evict,
-    generous,
-    with_api,
-)
+from agent.audit.entries import Outcome
+from agent.decision.eviction_limits import Eviction, Limits
+from agent.decision.plan import Plan
+from agent.executor.control_map import Control, Enforcement, allowed_nodes, read_control, refusal
+from agent.executor.executor import Executor
+from agent.executor.report import Fate, Report
+from tests.agent.executor.node import CONTROL, NOW, FakeNode, always, events, evict, generous, with_api
 from tests.fakes.kube import BUDGETS, CONFIG_MAPS, PODS, Asked, FakeKube
 from tests.fakes.kube_rules import status_object
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.audit import Deed
-from agent.cgroups import Driver
+from agent.audit.entries import Deed
 from agent.cgroups.knobs import High, Weight
-from agent.executor import Fate, Report
+from agent.cgroups.paths import Driver
+from agent.executor.report import Fate, Report
 from agent.model import CPU_WEIGHT, MEMORY_HIGH, GentleKnob, Knobs, KnobStep, PodKnobs
-from agent.server import in_words
+from agent.service.restore import in_words
 from tests.agent.executor.node import FakeNode, events, restore, throttle, with_api
 from tests.fakes.kube import FakeKube
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.executor.control import ENFORCEMENT, NODES_AT_ONCE, PER_MINUTE, RECENT
-from agent.policy import read_texts, schema
+from agent.executor.control_map import ENFORCEMENT, NODES_AT_ONCE, PER_MINUTE, RECENT
+from agent.policy import schema
+from agent.policy.policy_set import read_texts
 from tests.agent.policy.writing import METRICS, text_of, throttling
 
 DOCS = Path(__file__).parents[3] / "docs"

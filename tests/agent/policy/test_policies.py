@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import model
-from agent.policy import Reading, read_percentage, read_texts, whole_number
 from agent.policy import schema as fields
-from agent.policy.fields import read
-from agent.policy.objects import read_metric_rule, read_rules
+from agent.policy.avoidance_action import read_percentage
+from agent.policy.node_qos import read_metric_rule, read_rules, whole_number
+from agent.policy.policy_set import Reading, read_texts
 from agent.policy.problems import Complaints, Place
+from agent.policy.struct_reader import read
 from tests.agent.crane import cases
 from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, problems, reading, text_of, throttling
 

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from agent.policy import ClusterPolicies, DirectoryPolicies, InForce, check_policies
+from agent.policy.source import ClusterPolicies, DirectoryPolicies, InForce, check_policies
 from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, text_of, throttling, write
 from tests.fakes.kube import FakeKube
 from tests.waiting import eventually
-from tests.watcher.kube.asking import asked
+from tests.watcher.platform.kube.asking import asked
 
 Outcome = TypeVar("Outcome")
 GOOD = text_of(node_qos(), throttling())

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from agent.policy import Reading, TriggerOnly, read_texts
+from agent.policy.policy_set import Reading, TriggerOnly, read_texts
 
 METRICS = {
     "cpu_total_usage": TriggerOnly(throttleable=True, evictable=True),

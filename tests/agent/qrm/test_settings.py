@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from agent.qrm.plugins.nic import Nic, NicAddress
 from agent.qrm.settings import QrmSettings, read_settings, validate
-from watcher.cli import main
-from watcher.settings.declaring import settings_fields
+from load_watcher.main import main
+from watcher.platform.settings.declaring import settings_fields
 
 
 def read(**given: Any) -> QrmSettings:
@@ -120,7 +120,9 @@ def test_the_flag_of_upstream(tmp_path: Path):
 
 @pytest.mark.slow
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path):
-    without = "import sys; sys.modules['grpc'] = None; from watcher.cli import main; main(['qrm', '--mode', 'server'])"
+    without = (
+        "import sys; sys.modules['grpc'] = None; from load_watcher.main import main; main(['qrm', '--mode', 'server'])"
+    )
     told = subprocess.run(
         [sys.executable, "-c", without], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )

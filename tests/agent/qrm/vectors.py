@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.qrm.machine import Cpu, Machine
+from agent.qrm.plugins.cpu_topology import Cpu, Machine
 
 _VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "qrm.json").read_text())
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.cgroups import Driver
+from agent.cgroups.paths import Driver
 from agent.model import ContainerState, PodState, State
 from agent.qos import QosClass
-from agent.state import Collector, NoPods, Places, PodFacts
+from agent.state.collector import Collector, Places
+from agent.state.readings import NoPods, PodFacts
 from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.proc import FakeProc
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.cgroups import Driver
+from agent.cgroups.paths import Driver
 from agent.model import State
 from agent.qos import QosClass
-from agent.state import COLLECTED, Readings
+from agent.state.collector import COLLECTED
+from agent.state.readings import Readings
 from tests.agent.state.node import CORE, MIB, FakeNode, container_id, pod, uid
 from tests.fakes.cgroups import open_below
 from tests.waiting import eventually

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent.state import NoPods
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
+from agent.state.readings import NoPods
 from tests.fakes.kubelet import FakeKubelet, pod
 from tests.real.parts import make_certificates, new_secret
 from tests.waiting import eventually

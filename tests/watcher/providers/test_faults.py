@@ -27,10 +27,10 @@ from tests.fakes import signalfx as sfx
 from tests.fakes.influxdb import NOTHING, answered, csv, series, table
 from tests.fakes.prometheus import Asked, FakePrometheus, Script, matrix, told, until_hung_up, vector
 from tests.waiting import eventually
-from watcher import review
-from watcher.kube import Access
+from watcher.core.review import limits
+from watcher.core.review import samples as review_samples
 from watcher.model import Cells, Finding, FindingKind
-from watcher.providers import datadog, signalfx
+from watcher.platform.kube.credentials import Access
 from watcher.providers.base import (
     Fetch,
     Provider,
@@ -39,16 +39,19 @@ from watcher.providers.base import (
     ProviderRefused,
     ProviderUnreachable,
 )
-from watcher.providers.cloud import CloudConfig
-from watcher.providers.datadog import DatadogConfig
-from watcher.providers.influxdb import InfluxConfig, InfluxProvider
-from watcher.providers.metrics_server import MetricsServerProvider
-from watcher.providers.prometheus import PrometheusConfig, PrometheusProvider
+from watcher.providers.cloud import datadog, signalfx
+from watcher.providers.cloud.datadog import DatadogConfig
+from watcher.providers.cloud.provider import CloudConfig
+from watcher.providers.influxdb.provider import InfluxProvider
+from watcher.providers.influxdb.queries import InfluxConfig
+from watcher.providers.metrics_server.provider import MetricsServerProvider
+from watcher.providers.prometheus.provider import PrometheusProvider
+from watcher.providers.prometheus.queries import PrometheusConfig
 
 NOW = 1_700_000_040.0  # a multiple of 60
 AT = NOW - 60.0  # a multiple of every bucket
 SECRET = "s3cret-pass-word"
-LIMITS = review.Limits()
+LIMITS = limits.Limits()
 
 Sample = tuple[str, float, Any]
 """Node, unix seconds, percent of CPU; the last two may be anything that JSON can say."""
@@ -249,8 +252,8 @@ def reviewed(got: Fetch) -> tuple[dict[str, list[float]], list[Finding]]:
     findings = list(got.findings)
     values: dict[str, list[float]] = {}
     for batch in got.batches:
-        cells, more = review.combine(batch, resolution=15, limits=LIMITS)
-        clean = review.clean(batch.metric, cells, now=NOW, limits=LIMITS)
+        cells, more = review_samples.combine(batch, resolution=15, limits=LIMITS)
+        clean = review_samples.clean(batch.metric, cells, now=NOW, limits=LIMITS)
         findings += [*more, *clean.findings]
         check_cells(clean.cells)
         for node, value in zip(clean.cells.node, clean.cells.value.tolist(), strict=True):

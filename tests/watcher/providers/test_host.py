@@ -16,10 +16,10 @@ import pytest
 
 from tests.waiting import eventually
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SOURCE_UNITS, Finding, FindingKind, SeriesBatch
+from watcher.platform.settings.tables import Settings
 from watcher.providers import host
 from watcher.providers.base import Fetch, Provider, ProviderUnreachable
 from watcher.providers.host import PLANS, HostProvider, Reading, loads
-from watcher.settings import Settings
 
 EVER = (0.0, math.inf)
 PRESSURE = "some avg10={} avg60=0.71 avg300=0.25 total=4267817\nfull avg10=9.00 avg60=0.00 avg300=0.00 total=0\n"

@@ -12,16 +12,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from load_watcher.main import main
 from tests.service import Service
 from tests.waiting import wait_for
-from tests.watcher.ticks import CPU, FIVE, MEMORY, START, minute, opened, save, tick
-from watcher.cli import main
+from tests.watcher.store.ticks import CPU, FIVE, MEMORY, START, minute, opened, save, tick
+from watcher.core.koordinator.report import Capacity
 from watcher.model import Operator
-from watcher.node_metrics import Capacity
+from watcher.platform.settings.loading import load
+from watcher.platform.settings.problems import SettingsError
 from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderUnreachable
 from watcher.providers.replay import ReplayConfig, ReplayProvider, TraceEnded
-from watcher.settings import SettingsError, load
-from watcher.traces import (
+from watcher.traces.files import open_writer
+from watcher.traces.pattern import pattern_of
+from watcher.traces.records import (
     Begin,
     BindRecord,
     EndRecord,
@@ -31,9 +34,7 @@ from watcher.traces import (
     Record,
     RemoveRecord,
     UsageRecord,
-    open_writer,
 )
-from watcher.traces.pattern import pattern_of
 
 NOW = 1_800_000_000.0  # a multiple of 15
 T = 1_700_000_000.0

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from watcher.traces import (
+from watcher.traces.alibaba import LARGEST, convert
+from watcher.traces.files import open_writer, read_trace
+from watcher.traces.parsing import TraceError
+from watcher.traces.records import (
     Begin,
     BindRecord,
     EndRecord,
@@ -16,12 +19,8 @@ from watcher.traces import (
     PodRecord,
     Record,
     RemoveRecord,
-    TraceError,
     UsageRecord,
-    open_writer,
-    read_trace,
 )
-from watcher.traces.alibaba import LARGEST, convert
 
 TABLES = {
     "machine_meta": """

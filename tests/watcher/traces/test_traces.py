@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watcher.traces import (
+from watcher.traces.files import open_writer, read_trace
+from watcher.traces.parsing import TraceError
+from watcher.traces.records import (
     Begin,
     BindRecord,
     EndRecord,
@@ -16,10 +18,7 @@ from watcher.traces import (
     PodRecord,
     Record,
     RemoveRecord,
-    TraceError,
     UsageRecord,
-    open_writer,
-    read_trace,
 )
 
 GIB = 2**30

@@ -1,0 +1,474 @@
+"""From this cycle's samples and the counts so far to what the policies want.
+
+For every rule: take the series of its metric that its selector picks; above means that any of them is over the
+watermark, below that all are at or under the restore watermark. Counted in a row, `avoidanceThreshold` samples above
+trigger it, and `restoreThreshold` samples below restore what it did; between the two watermarks nothing is counted. A
+metric that is missing leaves the counts alone.
+
+Any triggered rule keeps new pods away. Once none is triggered, some rule is restored, and its action's cool-down since
+the last trigger is over, what was throttled is given back, step by step, until nothing is owed, and pods may come again
+unless another rule is still holding.
+
+The counts are a value, handed in and returned: preview, replay and a restart work on the same function.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from agent.decision.analysis import Analysis, Demand, Event, Memory, RuleMemory, Wanted
+from agent.decision.explanation import number
+from agent.decision.plan import RuleFinding, Verdict
+from agent.decision.selection import allowed, matches_everything
+from agent.decision.watermark import gathered
+from agent.metrics.action_metric import Metric
+from agent.metrics.options import Counting, Options, Quirk
+from agent.metrics.original_values import Originals, owed_cpu, owed_memory
+from agent.model import (
+    CPU_WEIGHT,
+    MEMORY,
+    MEMORY_HIGH,
+    AvoidanceAction,
+    CpuThrottle,
+    Knobs,
+    PodState,
+    Policies,
+    Rule,
+    Series,
+    State,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Owed:
+    """What was taken and not given back in full."""
+
+    originals: Originals
+    knobs: Knobs
+
+    def cpu(self, pods: Iterable[PodState]) -> bool:
+        return owed_cpu(pods, self.originals, self.knobs)
+
+    def memory(self, pods: Iterable[PodState]) -> bool:
+        return owed_memory(pods, self.knobs)
+
+    def by(self, takes: _Takes, pods: Sequence[PodState]) -> bool:
+        """To these pods, of what a rule takes."""
+        return (takes.cpu and self.cpu(pods)) or (takes.memory and self.memory(pods))
+
+
+@dataclass(frozen=True, slots=True)
+class _Takes:
+    """What a rule takes from its pods, and gives back: what its action names and its metric can be helped by. (A rule
+    on memory may have an action that throttles, and one on CPU an action with memory.high.)"""
+
+    cpu: bool
+    memory: bool
+
+    @classmethod
+    def of(cls, rule: Rule, action: AvoidanceAction | None, metrics: Mapping[str, Metric] | None) -> _Takes:
+        if action is None:
+            return cls(False, False)
+        throttles, holds = action.throttle is not None, MEMORY_HIGH in action.gentle
+        if metrics is None:
+            return cls(throttles, holds)
+        metric = metrics.get(rule.metric)
+        if metric is None:
+            return cls(False, False)
+        return cls(throttles and metric.throttleable, holds and metric.resource == MEMORY and metric.evict_quantified)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """One rule's verdict, with what it was made of."""
+
+    rule: Rule
+    finding: RuleFinding
+    before: RuleMemory
+    after: RuleMemory
+    pods: tuple[PodState, ...]
+    action: AvoidanceAction | None
+    takes: _Takes
+
+    @property
+    def triggered(self) -> bool:
+        return self.finding.verdict is Verdict.TRIGGERED
+
+    @property
+    def restored(self) -> bool:
+        return self.finding.verdict is Verdict.RESTORED
+
+
+def analyze(
+    state: State,
+    policies: Policies,
+    memory: Memory,
+    *,
+    originals: Originals | None = None,
+    options: Options | None = None,
+    knobs: Knobs | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+) -> Analysis:
+    """One cycle. `originals` are the quotas that were lowered and not yet given back in full, `knobs` what the groups
+    of pods have besides them; `metrics` say which rules can take what their actions name, None that all can."""
+    options = options or Options()
+    owes = _Owed(originals or {}, knobs or {})
+    pods_of = {
+        name: allowed(name, policies.pod_qos, state.pods, options)
+        for name in sorted({r.action for r in policies.rules})
+    }
+    judged = [
+        _judge(rule, action, pods_of[rule.action], _Takes.of(rule, action, metrics), state, memory, owes, options)
+        for rule in policies.rules
+        for action in (policies.actions.get(rule.action),)
+    ]
+    enforced = [each for each in judged if not each.rule.preview]
+    scheduling = _scheduling(enforced, memory, state.time, options)
+    demand = _demand(enforced, scheduling.may_restore, options)
+    preview = _demand([each for each in judged if each.rule.preview], True, options)
+    return Analysis(
+        time=state.time,
+        findings=tuple(each.finding for each in judged),
+        demand=demand,
+        preview=preview,
+        keep_away=scheduling.keep_away,
+        because=scheduling.because,
+        may_restore=scheduling.may_restore,
+        released=_released(state.pods, enforced, owes),
+        unheld=_unheld(state.pods, enforced, owes),
+        events=_events(judged, options),
+        warnings=_warnings(policies),
+        memory=_remembered(judged, scheduling, memory, owes, options),
+    )
+
+
+# --- one rule --------------------------------------------------------------------------------------------------------
+
+
+def _judge(
+    rule: Rule,
+    action: AvoidanceAction | None,
+    pods: tuple[PodState, ...],
+    takes: _Takes,
+    state: State,
+    memory: Memory,
+    owed: _Owed,
+    options: Options,
+) -> _Judged:
+    before = memory.rules.get(rule.key, RuleMemory())
+    series = [each for each in state.metrics.get(rule.metric, ()) if rule.selector.matches(each.labels)]
+    owes = owed.by(takes, pods)
+    if series:
+        worst = max(series, key=lambda each: each.value)
+        seen = replace(before, seen=True)
+        after, verdict = _counted(rule, seen, _side(rule, worst.value), state.time, owes, options)
+        return _Judged(rule, _finding(rule, verdict, after, worst), before, after, pods, action, takes)
+    why = state.missing.get(rule.metric) or (
+        "none of its series matches the selector" if rule.metric in state.metrics else "nobody collects it"
+    )
+    if rule.on_missing == "all" and before.seen:
+        after, verdict = _counted(rule, before, "above", state.time, owes, options)
+        return _Judged(rule, _finding(rule, verdict, after, None, why), before, after, pods, action, takes)
+    return _Judged(rule, _finding(rule, Verdict.MISSING, before, None, why), before, before, pods, action, takes)
+
+
+_Side = Literal["above", "between", "below"]
+
+
+def _restore_watermark(rule: Rule) -> float:
+    """Never above the watermark: such a rule would trigger and restore at once."""
+    return rule.watermark if rule.restore_watermark is None else min(rule.restore_watermark, rule.watermark)
+
+
+def _side(rule: Rule, sample: float) -> _Side:
+    if sample > rule.watermark:
+        return "above"
+    return "below" if sample <= _restore_watermark(rule) else "between"
+
+
+def _counted(
+    rule: Rule, memory: RuleMemory, side: _Side, now: float, owes: bool, options: Options
+) -> tuple[RuleMemory, Verdict]:
+    """The counts after one more sample, and what they say. At least one sample is needed of either kind."""
+    needed, calm = max(1, rule.avoidance_threshold), max(1, rule.restore_threshold)
+    if options.counting is Counting.CUMULATIVE:
+        return _counted_cumulatively(memory, side, needed, calm)
+    if side == "above":
+        counted = replace(memory, above=memory.above + 1, below=0)
+        if counted.above < needed:
+            return counted, Verdict.COUNTING
+        since = now if not memory.triggered or memory.since is None else min(memory.since, now)
+        return replace(counted, triggered=True, since=since), Verdict.TRIGGERED
+    counted = replace(memory, above=0, below=memory.below + 1 if side == "below" else 0)
+    if options.counting is Counting.CONSECUTIVE:
+        return counted, Verdict.RESTORED if counted.below >= calm else Verdict.QUIET
+    if not memory.triggered and not owes:
+        return counted, Verdict.QUIET
+    # A clock that was set back must not hold a rule for ever.
+    dwelt = memory.since is None or memory.since > now or now - memory.since >= rule.min_dwell_seconds
+    return counted, Verdict.RESTORED if counted.below >= calm and dwelt else Verdict.HOLDING
+
+
+def _counted_cumulatively(memory: RuleMemory, side: _Side, needed: int, calm: int) -> tuple[RuleMemory, Verdict]:
+    """As today's upstream counts: `above` survives a dip until a restore."""
+    if side == "above":
+        above = min(memory.above + 1, needed)
+        verdict = Verdict.TRIGGERED if above >= needed else Verdict.COUNTING
+        return replace(memory, above=above, below=0, triggered=memory.triggered or above >= needed), verdict
+    below = min(memory.below + 1, calm)
+    if memory.above >= needed and below >= calm:
+        return replace(memory, above=0, below=below, triggered=False), Verdict.RESTORED
+    return replace(memory, below=below), Verdict.HOLDING if memory.above >= needed else Verdict.QUIET
+
+
+def _finding(rule: Rule, verdict: Verdict, memory: RuleMemory, worst: Series | None, why: str = "") -> RuleFinding:
+    finding = RuleFinding(
+        rule=rule.key,
+        metric=rule.metric,
+        action=rule.action,
+        verdict=verdict,
+        watermark=rule.watermark,
+        restore_watermark=_restore_watermark(rule),
+        sample=None if worst is None else worst.value,
+        series={} if worst is None else dict(worst.labels),
+        above=memory.above,
+        avoidance_threshold=max(1, rule.avoidance_threshold),
+        below=memory.below,
+        restore_threshold=max(1, rule.restore_threshold),
+        preview=rule.preview,
+        blind=worst is None and verdict is not Verdict.MISSING,
+    )
+    return replace(finding, text=_said(finding, why))
+
+
+def _said(finding: RuleFinding, why: str) -> str:
+    """The finding in a sentence."""
+    counts = {
+        Verdict.QUIET: "nothing to do",
+        Verdict.COUNTING: f"{finding.above} of {finding.avoidance_threshold} samples above that trigger it",
+        Verdict.TRIGGERED: f"triggered, action {finding.action}",
+        Verdict.HOLDING: f"was triggered; {finding.below} of {finding.restore_threshold} samples below that restore it",
+        Verdict.RESTORED: f"restored, action {finding.action}",
+        Verdict.MISSING: "nothing is counted and nothing done",
+    }[finding.verdict]
+    preview = " (preview: nobody acts on it)" if finding.preview else ""
+    if finding.sample is None:
+        counted = f"counts as above (onMissing: all); {counts}" if finding.blind else counts
+        return f"{finding.rule}: {finding.metric} is missing ({why}): {counted}{preview}"
+    if finding.sample > finding.watermark:
+        held = f"above {number(finding.watermark)}"
+    elif finding.sample <= finding.restore_watermark:
+        held = f"not above {number(finding.restore_watermark)}"
+    else:
+        held = f"between {number(finding.restore_watermark)} and {number(finding.watermark)}"
+    return f"{finding.rule}: {finding.metric} is {number(finding.sample)}, {held}: {counts}{preview}"
+
+
+# --- all rules together ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheduling:
+    keep_away: bool | None
+    because: str
+    may_restore: bool
+    last_triggered: float | None
+
+
+def _scheduling(enforced: Sequence[_Judged], memory: Memory, now: float, options: Options) -> _Scheduling:
+    """Whether new pods are kept away, and whether what was throttled may come back."""
+    # Set back, the clock would make the cool-down last for as long as it was set back.
+    last = None if memory.last_triggered is None else min(memory.last_triggered, now)
+    if Quirk.SCHEDULING in options.quirks:
+        return _upstream_scheduling(enforced, last, now)
+    triggered = [each for each in enforced if each.triggered and each.action is not None]
+    if triggered:
+        names = ", ".join(each.rule.key for each in triggered)
+        return _Scheduling(True, f"triggered: {names}", False, now)
+    for each in enforced:
+        if each.restored and each.action is not None and (last is None or now > last + each.action.cool_down_seconds):
+            because = f"{each.rule.key} is restored, and its cool-down is over"
+            # What one rule gives back of what it took is its own; new pods concern them all.
+            return _Scheduling(None if _holding(enforced, options) else False, because, True, last)
+    asks = any(each.after.triggered and each.action is not None for each in enforced)
+    nobody_asks = not asks and options.counting is Counting.LATCHED
+    unsure = memory.keeps_away is None and any(
+        each.finding.verdict in (Verdict.MISSING, Verdict.COUNTING, Verdict.HOLDING) for each in enforced
+    )
+    decided = memory.keeps_away is False and options.counting is Counting.LATCHED
+    if not decided and (not enforced or (nobody_asks and not unsure)):
+        return _Scheduling(False, "no rule asks for it", False, last)
+    return _Scheduling(None, "", False, last)
+
+
+def _holding(enforced: Sequence[_Judged], options: Options) -> bool:
+    """Whether a rule that was triggered is not far enough below yet."""
+    held = any(each.after.triggered and each.finding.verdict is Verdict.HOLDING for each in enforced)
+    return held and options.counting is Counting.LATCHED
+
+
+def _upstream_scheduling(enforced: Sequence[_Judged], last: float | None, now: float) -> _Scheduling:
+    if not enforced:
+        return _Scheduling(False, "no rule asks for it", True, last)
+    for each in enforced:
+        if each.triggered:
+            return _Scheduling(True, f"triggered: {each.rule.key}", True, now)
+        if each.restored and each.action is not None:
+            if last is not None and now <= last + each.action.cool_down_seconds:
+                return _Scheduling(True, f"{each.rule.key} is restored within its cool-down", True, now)
+            return _Scheduling(False, f"{each.rule.key} is restored, and its cool-down is over", True, last)
+    return _Scheduling(None, "", True, last)
+
+
+def _demand(judged: Sequence[_Judged], may_restore: bool, options: Options) -> Demand:
+    known = [(each, each.action) for each in judged if each.action is not None]
+    down = [(each, action.throttle) for each, action in known if action.throttle is not None and each.triggered]
+    throttling = [(each, action) for each, action in known if action.throttle is not None]
+    up = [(each, action) for each, action in throttling if each.restored and may_restore]
+    evict = [(each, action) for each, action in known if action.evicts and each.triggered]
+    reclaim = [each for each, action in known if action.force_gc and each.triggered]
+    holding = [each for each, action in known if MEMORY_HIGH in action.gentle]
+    hold = [each for each in holding if each.triggered]
+    loosen = [each for each in holding if each.restored and may_restore]
+    up_metrics = {each.rule.metric for each, _ in up}
+    # Room that one rule gives back must not be what triggers another, so all that throttle for the metric have a say.
+    having_a_say = up if options.counting is not Counting.LATCHED else throttling
+    bounds = [each.rule for each, _ in having_a_say if each.rule.metric in up_metrics]
+    return Demand(
+        down=gathered((each.rule.metric, each.rule.watermark) for each, _ in down),
+        up=gathered((rule.metric, _restore_watermark(rule)) for rule in bounds),
+        evict=gathered((each.rule.metric, each.rule.watermark) for each, _ in evict),
+        throttled=_merged((each, _throttled(each, ratio)) for each, ratio in down),
+        restored=_merged((each, Wanted(frozenset((each.rule.metric,)), _restore_ratio(action))) for each, action in up),
+        evicted=_merged(
+            (each, Wanted(frozenset((each.rule.metric,)), grace_seconds=_grace(action, options)))
+            for each, action in evict
+        ),
+        reclaim=gathered((each.rule.metric, each.rule.watermark) for each in reclaim),
+        reclaimed=_merged((each, Wanted(frozenset((each.rule.metric,)))) for each in reclaim),
+        hold=gathered((each.rule.metric, each.rule.watermark) for each in hold),
+        held=_merged((each, Wanted(frozenset((each.rule.metric,)))) for each in hold),
+        loosen=gathered((each.rule.metric, _restore_watermark(each.rule)) for each in loosen),
+        loosened=_merged((each, Wanted(frozenset((each.rule.metric,)))) for each in loosen),
+        ceilings=_ceilings(bounds) if options.counting is Counting.LATCHED else {},
+        missed=frozenset(each.rule.metric for each in judged if each.triggered and each.finding.blind),
+        since=_since(each for each, _ in evict),
+    )
+
+
+def _throttled(judged: _Judged, ratio: CpuThrottle) -> Wanted:
+    weight_first = judged.action is not None and CPU_WEIGHT in judged.action.gentle
+    return Wanted(frozenset((judged.rule.metric,)), ratio, weight_first=weight_first)
+
+
+def _grace(action: AvoidanceAction, options: Options) -> float | None:
+    return None if Quirk.GRACE in options.quirks else action.grace_seconds
+
+
+def _restore_ratio(action: AvoidanceAction) -> CpuThrottle:
+    ratio = action.throttle or CpuThrottle()
+    return ratio if action.restore_step_ratio is None else replace(ratio, step_ratio=action.restore_step_ratio)
+
+
+def _ceilings(rules: Iterable[Rule]) -> dict[str, float]:
+    """The watermarks that throttle, of each metric the smallest."""
+    found: dict[str, float] = {}
+    for rule in rules:
+        found[rule.metric] = min(rule.watermark, found.get(rule.metric, rule.watermark))
+    return found
+
+
+def _since(evicting: Iterable[_Judged]) -> dict[str, float]:
+    since: dict[str, float] = {}
+    for each in evicting:
+        if each.after.since is not None:
+            since[each.rule.metric] = min(each.after.since, since.get(each.rule.metric, each.after.since))
+    return since
+
+
+def _merged(wanted: Iterable[tuple[_Judged, Wanted]]) -> dict[str, Wanted]:
+    """By pod, in order of names."""
+    found: dict[str, Wanted] = {}
+    for judged, each in wanted:
+        for pod in judged.pods:
+            found[pod.key] = merge(found[pod.key], each) if pod.key in found else each
+    return {key: found[key] for key in sorted(found)}
+
+
+def merge(first: Wanted, second: Wanted) -> Wanted:
+    """Two rules want the same pod: the larger ratios, the shorter grace of those that name one, and its weight first
+    only if both say so."""
+    graces = [grace for grace in (first.grace_seconds, second.grace_seconds) if grace is not None]
+    return Wanted(
+        first.metrics | second.metrics,
+        CpuThrottle(
+            min_ratio=max(first.throttle.min_ratio, second.throttle.min_ratio),
+            step_ratio=max(first.throttle.step_ratio, second.throttle.step_ratio),
+        ),
+        min(graces, default=None),
+        first.weight_first and second.weight_first,
+    )
+
+
+def _released(pods: Iterable[PodState], enforced: Iterable[_Judged], owed: _Owed) -> tuple[str, ...]:
+    """Pods with a lowered quota that no rule is answerable for: its policy went, or changed, or is a preview now."""
+    rules = list(enforced)
+    # A metric that cannot be throttled joins in where another one is throttled for: then all pods of both are.
+    joined = any(each.takes.cpu and each.triggered for each in rules)
+    covered = {
+        pod.key
+        for each in rules
+        if each.takes.cpu or (joined and each.triggered and each.action and each.action.throttle)
+        for pod in each.pods
+    }
+    return tuple(sorted(pod.key for pod in pods if pod.key not in covered and owed.cpu((pod,))))
+
+
+def _unheld(pods: Iterable[PodState], enforced: Iterable[_Judged], owed: _Owed) -> tuple[str, ...]:
+    """The same of a lowered memory.high."""
+    covered = {pod.key for each in enforced if each.takes.memory for pod in each.pods}
+    return tuple(sorted(pod.key for pod in pods if pod.key not in covered and owed.memory((pod,))))
+
+
+def _remembered(
+    judged: Sequence[_Judged], scheduling: _Scheduling, memory: Memory, owed: _Owed, options: Options
+) -> Memory:
+    """A rule is done with once it may restore and nothing is owed to its pods any more."""
+    rules: dict[str, RuleMemory] = {}
+    for each in judged:
+        after = replace(each.after, restored=not each.triggered and (each.restored or each.before.restored))
+        permitted = scheduling.may_restore or each.rule.preview or each.action is None
+        done = each.restored and permitted and not owed.by(each.takes, each.pods)
+        if options.counting is Counting.LATCHED and done:
+            after = replace(after, triggered=False, since=None)
+        rules[each.rule.key] = after
+    keeps_away = memory.keeps_away if scheduling.keep_away is None else scheduling.keep_away
+    return Memory(rules, scheduling.last_triggered, keeps_away)
+
+
+def _events(judged: Iterable[_Judged], options: Options) -> tuple[Event, ...]:
+    """Of what changed; today's upstream tells of a triggered rule in every cycle."""
+    events: list[Event] = []
+    every_cycle = options.counting is Counting.CUMULATIVE
+    for each in judged:
+        name = f"{each.rule.policy}/{each.rule.name}"
+        if each.triggered and (every_cycle or not each.before.triggered or each.before.restored):
+            note = f"{name} triggered action {each.rule.action}"
+            events.append(Event("Warning", "AvoidanceTriggered", note, each.rule.key))
+        if each.restored and each.before.triggered and not each.before.restored:
+            note = f"{name} restored action {each.rule.action}"
+            events.append(Event("Normal", "RestoreTriggered", note, each.rule.key))
+    return tuple(events)
+
+
+def _warnings(policies: Policies) -> tuple[str, ...]:
+    everything = [policy.name for policy in policies.pod_qos if matches_everything(policy)]
+    undefined = sorted({rule.action for rule in policies.rules if rule.action not in policies.actions})
+    return (
+        *(f"PodQOS {name} matches every pod of the node: its scopes are an empty list" for name in everything),
+        *(f"there is no AvoidanceAction {name}, which a rule names: nothing is done for it" for name in undefined),
+    )

@@ -1,0 +1,108 @@
+"""Which pods the planner would evict of a node that is over a watermark: for whoever has a node in plain numbers, as a
+simulation has, and neither control groups nor policies.
+
+The policy is the plainest: CPU or memory above the watermark evicts, any pod that nothing protects may go, and the
+orders and the arithmetic are the planner's own.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from agent.decision.analysis import Memory
+from agent.decision.analyzer import analyze
+from agent.decision.plan_inputs import Given
+from agent.decision.planner import plan
+from agent.metrics.cpu_total_utilization import NAME as CPU_PERCENT
+from agent.metrics.memory_total_utilization import NAME as MEMORY_PERCENT
+from agent.metrics.memory_total_utilization import TOTAL
+from agent.metrics.pod_actions import NODE_CORES
+from agent.metrics.registry import Metrics
+from agent.model import AvoidanceAction, EvictStep, PodQos, PodScope, PodState, Policies, Rule, Series, State
+from agent.qos import QosClass
+
+EVICT = "evict"
+EVERYTHING = PodScope("QOSClass", "In", tuple(each.value for each in QosClass))
+
+
+class Pod(Protocol):
+    """A pod with the cores and bytes that it uses; `owner` is KIND/NAME."""
+
+    @property
+    def uid(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def qos(self) -> str: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def started(self) -> float: ...
+    @property
+    def cores(self) -> float: ...
+    @property
+    def bytes(self) -> int: ...
+
+
+class Node(Protocol):
+    """A node at a time (unix seconds): what it has, what it uses, and its pods."""
+
+    @property
+    def time(self) -> float: ...
+    @property
+    def cores(self) -> float: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def used_cores(self) -> float: ...
+    @property
+    def used_bytes(self) -> float: ...
+    @property
+    def pods(self) -> Sequence[Pod]: ...
+
+
+def evicted(node: Node, *, watermark: float) -> tuple[str, ...]:
+    """The uids of the pods that the planner would evict, in its order; the watermark in percent of CPU and memory."""
+    rules = tuple(Rule("simulated", name, name, watermark, EVICT) for name in (CPU_PERCENT, MEMORY_PERCENT))
+    policies = Policies(
+        rules,
+        {EVICT: AvoidanceAction(EVICT, evicts=True)},
+        (PodQos("every pod", frozenset({EVICT}), scopes=(EVERYTHING,)),),
+    )
+    state = _state(node)
+    given = Given(state, Metrics())
+    made = plan(analyze(state, policies, Memory()), given)
+    return tuple(step.uid for step in made.steps if isinstance(step, EvictStep))
+
+
+def _state(node: Node) -> State:
+    values = {
+        CPU_PERCENT: 100.0 * node.used_cores / node.cores,
+        MEMORY_PERCENT: 100.0 * node.used_bytes / node.bytes,
+        NODE_CORES: node.cores,
+        TOTAL: float(node.bytes),
+    }
+    metrics = {name: (Series(value, node.time),) for name, value in values.items()}
+    return State(node.time, metrics, tuple(_pod(pod) for pod in node.pods))
+
+
+def _pod(pod: Pod) -> PodState:
+    return PodState(
+        pod.namespace,
+        pod.name,
+        pod.uid,
+        qos=QosClass(pod.qos),
+        priority=pod.priority,
+        start_time=pod.started,
+        owner=pod.owner,
+        daemon=pod.owner.partition("/")[0] == "DaemonSet",
+        cpu=pod.cores,
+        memory=pod.bytes,
+    )

@@ -1,0 +1,443 @@
+"""One demand, stage after stage: throttle, reclaim, hold back, evict, restore. See agent/decision/planner.py for the
+rules.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from agent.decision import explanation
+from agent.decision.analysis import Demand, Wanted
+from agent.decision.ledger import going, lowered, raised, set_since, turned
+from agent.decision.plan import Candidate, Mode, Stage, StageKind
+from agent.decision.plan_inputs import Given, divided, gaps, in_flight, most_urgent
+from agent.decision.selection import protection
+from agent.decision.soft_limits import held_back, loosened, weight_lowered, weight_restored
+from agent.decision.watermark import Watermarks, gap_below
+from agent.metrics.action_metric import Circumstances, Metric, Planned
+from agent.metrics.options import Quirk
+from agent.metrics.original_values import knobs_of, owed, owed_cpu, owed_memory
+from agent.metrics.pod_actions import UNKNOWN_MEMORY
+from agent.metrics.sorters import Sorter
+from agent.model import CPU_WEIGHT, MEMORY, MEMORY_HIGH, EvictStep, KnobStep, PodState, PodStep, QuotaStep, ReclaimStep
+
+CLOSED = 1e-6
+"""Millicores or bytes: a gap of no more than this is closed, whatever the arithmetic left of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """A pod that was looked at for a metric; `why` it was not chosen, "" if it was."""
+
+    pod: PodState
+    metric: Metric
+    planned: Planned
+    why: str = ""
+
+
+@dataclass(slots=True)
+class _Task:
+    """One stage being worked on. `gaps` shrink with every pod that is chosen; `taken` are the uids of those,
+    and `came_back` what restoring them lets come back, by resource."""
+
+    kind: StageKind
+    marks: Watermarks
+    wanted: Mapping[str, Wanted]
+    ceilings: Mapping[str, float]
+    gaps: dict[str, float] = field(default_factory=dict)
+    looked: list[_Looked] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+    came_back: dict[str, float] = field(default_factory=dict)
+
+    def look(self, looked: _Looked) -> None:
+        """Adds a pod, chosen or not."""
+        self.looked.append(looked)
+        if not looked.why:
+            self.taken.add(looked.pod.uid)
+
+    @property
+    def chosen(self) -> list[_Looked]:
+        """In the order in which they were."""
+        return [each for each in self.looked if not each.why]
+
+
+class Stages:
+    """The stages of one demand. What one releases is taken off the gaps of the next; the steps gather in `steps`, and
+    `left_alone` says of the pods to which nothing is ever done why."""
+
+    def __init__(self, given: Given) -> None:
+        self._given = given
+        self._pods = {pod.key: _as_throttled(pod, given) for pod in given.state.pods}
+        self._set = set_since(given.ledger, given.state.time)
+        self._weighing = turned(given.ledger, given.state.time, "throttle", CPU_WEIGHT)
+        self._freed: dict[str, float] = {}
+        self.steps: list[PodStep] = []
+        self.left_alone = _left_alone(given)
+
+    def of(self, demand: Demand) -> tuple[Stage, ...]:
+        """All of them, in order."""
+        throttled = self._stage(_Task("throttle", demand.down, demand.throttled, {}), demand.missed)
+        reclaimed = self._reclaim(_Task("reclaim", demand.reclaim, demand.reclaimed, {}))
+        held = self._hold(_Task("hold", demand.hold, demand.held, {}))
+        waiting = self._waiting(demand)
+        names = {stage.metric for stage in waiting}
+        marks = {name: values for name, values in demand.evict.items() if name not in names}
+        evicted = self._stage(_Task("evict", marks, demand.evicted, {}), demand.missed)
+        restored = self._stage(_Task("restore", demand.up, demand.restored, demand.ceilings), demand.missed)
+        loose = self._loosen(_Task("restore", demand.loosen, demand.loosened, {}))
+        return (*throttled, *reclaimed, *held, *waiting, *evicted, *restored, *loose)
+
+    def _reclaim(self, task: _Task) -> tuple[Stage, ...]:
+        """Page cache of the pods that may, of memory alone. What that releases shows only afterwards: it closes no gap,
+        and the executor looks again before every further step."""
+        return self._stage(self._of_memory(task), ())
+
+    def _hold(self, task: _Task) -> tuple[Stage, ...]:
+        """memory.high of the pods that may, for memory alone."""
+        return self._stage(self._of_memory(task), ())
+
+    def _of_memory(self, task: _Task) -> _Task:
+        marks = {name: values for name, values in task.marks.items() if self._resource(name) == MEMORY}
+        return replace(task, marks=marks)
+
+    def _loosen(self, task: _Task) -> tuple[Stage, ...]:
+        """The original memory.high for one pod, and for the next once that had time to show: how much a pod that was
+        held back will want, nobody can compute."""
+        task, knobs = self._of_memory(task), self._given.knobs
+        owing = [pod for key, pod in self._pods.items() if key in task.wanted and owed_memory((pod,), knobs)]
+        if not owing or not task.marks:
+            return ()
+        name = most_urgent("hold", task.marks, self._given.metrics)
+        metric, watermark = self._given.metrics[name], task.marks[name][0]
+        if turned(self._given.ledger, self._given.state.time, "restore", MEMORY_HIGH):
+            text = f"{name}: another pod got its memory.high back a moment ago, and what it takes is awaited"
+            return (self._told("restore", name, watermark, Mode.WAITING, text),)
+        for pod in reversed(self._sorter(metric).sort(pod for pod in owing if pod.key not in self.left_alone)):
+            why = "one at a time" if task.taken else ""
+            planned = loosened(pod, knobs_of(pod, knobs), name)
+            task.look(_Looked(pod, metric, planned, why or _refusal("restore", planned)))
+        self._take(task)
+        told = ", ".join(each.pod.key for each in task.chosen) or "no pod"
+        text = f"{name}: {told} of {len(owing)} gets its memory.high back"
+        stage = self._told("restore", name, watermark, Mode.ONE, text)
+        return (replace(stage, candidates=self._candidates(task, metric)),)
+
+    def _waiting(self, demand: Demand) -> tuple[Stage, ...]:
+        """Metrics whose evictions wait for what throttling does."""
+        now, settle = self._given.state.time, self._given.options.settle_seconds
+        if not self.steps and not lowered(self._given.ledger, now) and not self._weighing:
+            return ()
+        stages: list[Stage] = []
+        for name, values in demand.evict.items():
+            left = settle - (now - demand.since.get(name, now - settle))
+            if left > 0.0 and self._shared(name, demand.down):
+                text = f"{name}: evicts in {left:.0f} s at the soonest, for throttling comes first"
+                stages.append(self._told("evict", name, values[0], Mode.WAITING, text))
+        return tuple(stages)
+
+    def _shared(self, name: str, down: Iterable[str]) -> bool:
+        """Whether throttling for one of these metrics helps this one too."""
+        resource = self._resource(name)
+        return any(name == other or (resource and resource == self._resource(other)) for other in down)
+
+    def _resource(self, name: str) -> str:
+        metric = self._given.metrics.get(name)
+        return "" if metric is None else metric.resource
+
+    def _stage(self, task: _Task, may_miss: Collection[str]) -> tuple[Stage, ...]:
+        """One action for all of its metrics."""
+        if not task.marks:
+            return ()
+        quantified, others = divided(task.kind, task.marks, self._given.metrics)
+        if others:
+            return self._all_of_them(task, Mode.NOT_QUANTIFIED, f"{', '.join(others)} cannot be quantified")
+        found = gaps(task.kind, task.marks, self._given)
+        any_missed = Quirk.ANY_MISSED in self._given.options.quirks
+        missed = [name for name, gap in found.items() if gap is None and (any_missed or name in may_miss)]
+        if missed:
+            return self._all_of_them(task, Mode.MISSED, f"the usage of {', '.join(missed)} is missing")
+        return self._precisely(task, quantified, {name: gap for name, gap in found.items() if gap is not None})
+
+    # --- all pods ----------------------------------------------------------------------------------------------------
+
+    def _all_of_them(self, task: _Task, mode: Mode, reason: str) -> tuple[Stage, ...]:
+        """One step on every pod, by the most urgent metric that knows how."""
+        urgent = most_urgent(task.kind, task.marks, self._given.metrics)
+        if not urgent:
+            name = next(iter(task.marks))
+            text = f"{reason}, and none of {', '.join(task.marks)} knows how to {task.kind}: nothing is done"
+            return (self._told(task.kind, name, task.marks[name][0], Mode.NOTHING, text),)
+        metric = self._given.metrics[urgent]
+        lag = max(self._given.metrics[name].lag_seconds for name in task.marks if name in self._given.metrics)
+        for pod in self._ordered(task.kind, metric, task.wanted):
+            planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room=None)
+            planned = _lagging(self._gently(task, metric, pod, planned), lag)
+            why = _refusal(task.kind, planned) or self._recent(task.kind, pod) or self._too_many(task, planned)
+            task.look(_Looked(pod, metric, planned, why))
+        self._take(task, reason)
+        acted = f"{explanation.VERBS[task.kind]} all that may be, {len(task.chosen)} of {len(task.looked)} pods"
+        stage = self._told(task.kind, urgent, task.marks[urgent][0], mode, f"{urgent}: {reason}; {acted}")
+        return (replace(stage, candidates=self._candidates(task, metric)),)
+
+    def _recent(self, kind: StageKind, pod: PodState) -> str:
+        """Why a pod whose last step does not show yet gets no other one, where no gap would say when to stop."""
+        ledger, now = self._given.ledger, self._given.state.time
+        recent: Collection[str] = lowered(ledger, now) if kind == "throttle" else raised(ledger, now)
+        if kind != "evict" and any(container.id in recent for container in pod.containers):
+            return "its last step is still taking effect"
+        return ""
+
+    # --- until the gap is closed -------------------------------------------------------------------------------------
+
+    def _precisely(self, task: _Task, names: Iterable[str], opened: Mapping[str, float]) -> tuple[Stage, ...]:
+        """In order, metric by metric, and not one pod more."""
+        freed = {} if task.kind == "restore" else self._freed
+        opened = {name: gap - freed.get(self._resource(name), 0.0) for name, gap in opened.items()}
+        task.gaps = dict(opened)
+        metrics = [self._given.metrics[name] for name in names]
+        for metric in metrics:
+            if metric.name in opened:
+                self._until_closed(task, metric)
+        if task.kind == "evict" and Quirk.OWN_GAP not in self._given.options.quirks:
+            self._let_go(task)
+        self._take(task)
+        return tuple(self._told_precisely(task, metric, opened.get(metric.name)) for metric in metrics)
+
+    def _until_closed(self, task: _Task, metric: Metric) -> None:
+        """Goes through the pods that may be acted on for one metric."""
+        keys = [key for key, each in task.wanted.items() if metric.name in each.metrics]
+        for pod in self._ordered(task.kind, metric, keys):
+            room = task.gaps[metric.name] if task.kind in ("reclaim", "hold") else self._room(task, metric)
+            planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room)
+            if task.kind == "evict" and planned.steps:
+                planned = self._evicted_for_all(task, metric, pod, planned)
+            looked = _Looked(pod, metric, self._gently(task, metric, pod, _worth_it(planned)))
+            if pod.uid in task.taken:
+                looked = replace(looked, why="it is acted on for another metric already")
+            elif task.gaps[metric.name] <= CLOSED:
+                looked = replace(looked, why="the gap is closed without it")
+            else:
+                why = _refusal(task.kind, looked.planned) or self._futile(looked) or self._too_many(task, planned)
+                looked = replace(looked, why=why)
+            task.look(looked)
+            if not looked.why:
+                self._credit(task, looked, 1.0)
+
+    def _evicted_for_all(self, task: _Task, metric: Metric, pod: PodState, planned: Planned) -> Planned:
+        """With what the pod's end releases by the knowledge of the other metrics: each knows of its own resource."""
+        others = [self._given.metrics[name] for name in task.gaps if name != metric.name]
+        released: dict[str, float] = {}
+        for other in others:
+            released |= self._planned("evict", other, pod, task.wanted[pod.key], None).released
+        released |= planned.released
+        return Planned(tuple(replace(step, released=released) for step in planned.steps), released)
+
+    def _room(self, task: _Task, metric: Metric) -> float | None:
+        """How much restoring may bring back at most without reaching the watermark that throttles."""
+        ceiling, used, scale = task.ceilings.get(metric.name), *self._measured(metric)
+        if ceiling is None or used is None or scale is None:
+            return None
+        used += in_flight("restore", metric, self._given) / scale
+        return max(0.0, gap_below(used, ceiling, scale, self._given.options) - task.came_back.get(metric.resource, 0.0))
+
+    def _measured(self, metric: Metric) -> tuple[float | None, float | None]:
+        return self._given.state.value(metric.name), metric.scale(self._given.state)
+
+    def _futile(self, looked: _Looked) -> str:
+        """Why evicting this pod would help nobody."""
+        evicts = any(isinstance(step, EvictStep) for step in looked.planned.steps)
+        if not evicts or Quirk.FUTILE in self._given.options.quirks:
+            return ""
+        return "" if looked.planned.released.get(looked.metric.resource, 0.0) > CLOSED else "it would release nothing"
+
+    def _too_many(self, task: _Task, planned: Planned) -> str:
+        """Why evicting this pod too would be more than the node may do now."""
+        if self._given.budget is None:
+            return ""
+        chosen = tuple(step for each in task.chosen for step in each.planned.steps if isinstance(step, EvictStep))
+        asked = (step for step in planned.steps if isinstance(step, EvictStep))
+        return next(filter(None, (self._given.budget.refusal(chosen, step) for step in asked)), "")
+
+    def _credit(self, task: _Task, looked: _Looked, sign: float) -> None:
+        """Takes a pod's release off every gap of what it releases."""
+        own_only = Quirk.OWN_GAP in self._given.options.quirks
+        for resource, amount in looked.planned.released.items() if task.kind == "restore" else ():
+            task.came_back[resource] = task.came_back.get(resource, 0.0) + sign * amount
+        for name in task.gaps:
+            if name == looked.metric.name or not own_only:
+                task.gaps[name] -= sign * looked.planned.released.get(self._resource(name), 0.0)
+
+    def _let_go(self, task: _Task) -> None:
+        """Spares victims without whom all gaps stay closed. The order of ranks holds: one that matters less than
+        another victim stays one, however much that other releases."""
+        for place in reversed(range(len(task.looked))):
+            each = task.looked[place]
+            if each.why:
+                continue
+            self._credit(task, each, -1.0)
+            if all(gap <= CLOSED for gap in task.gaps.values()) and self._may_be_spared(task, each):
+                task.looked[place] = replace(each, why="the others release enough without it")
+                task.taken.remove(each.pod.uid)
+            else:
+                self._credit(task, each, 1.0)
+
+    def _may_be_spared(self, task: _Task, each: _Looked) -> bool:
+        """Whether there are other victims, and none of them matters more."""
+        sorter, others = self._sorter(each.metric), [other for other in task.chosen if other is not each]
+        return bool(others) and not any(sorter.rank(each.pod, other.pod) < 0 for other in others)
+
+    def _told_precisely(self, task: _Task, metric: Metric, gap: float | None) -> Stage:
+        """What is told of one metric."""
+        stage = self._told(task.kind, metric.name, task.marks[metric.name][0], Mode.PRECISE, "")
+        if gap is None:
+            missing = "its usage is missing" if stage.used is None else "the node's capacity is not known"
+            return replace(stage, mode=Mode.NOTHING, text=f"{metric.name}: {missing}: nothing is done")
+        stage = replace(
+            stage,
+            in_flight=in_flight(task.kind, metric, self._given),
+            gap=gap,
+            gap_after=task.gaps[metric.name],
+            candidates=self._candidates(task, metric),
+        )
+        return replace(stage, text=explanation.precise(stage, metric.resource))
+
+    # --- pods --------------------------------------------------------------------------------------------------------
+
+    def _ordered(self, kind: StageKind, metric: Metric, keys: Iterable[str]) -> list[PodState]:
+        """The pods that may be acted on, in front who is first."""
+        quirks = self._given.options.quirks
+        pods = [self._pods[key] for key in keys if key in self._pods and key not in self.left_alone]
+        if kind == "restore" and Quirk.QUOTAS not in quirks:
+            pods = [pod for pod in pods if owed_cpu((pod,), self._given.originals, self._given.knobs)]
+        ordered = self._sorter(metric).sort(pods)
+        if kind == "restore" and Quirk.RESTORE_FORWARD not in quirks:
+            ordered.reverse()
+        return ordered
+
+    def _sorter(self, metric: Metric) -> Sorter:
+        return metric.sort if metric.sortable and metric.sort is not None else self._given.metrics.chains.general
+
+    def _planned(self, kind: StageKind, metric: Metric, pod: PodState, wanted: Wanted, room: float | None) -> Planned:
+        """What the metric would do to the pod."""
+        given = self._given
+        circumstances = Circumstances(given.state, given.options, given.originals, room)
+        if kind == "evict":
+            if pod.daemon and not given.options.evict_daemons:
+                return Planned(problem="its DaemonSet would start it again at once")
+            return metric.evict(pod, wanted.grace_seconds, circumstances) if metric.evict else Planned()
+        if kind == "reclaim":
+            return _reclaiming(pod, metric, room or 0.0)
+        if any(each in self._set for each in (pod.uid, *(container.id for container in pod.containers))):
+            return Planned(problem="it was changed in this very cycle")
+        if kind == "hold" and (pod.uid, MEMORY_HIGH) in given.unturned:
+            return Planned(problem="the kernel refused to lower its memory.high of late")
+        if kind == "hold":
+            return held_back(pod, knobs_of(pod, given.knobs), metric.name, room or 0.0)
+        function = metric.throttle if kind == "throttle" else metric.restore
+        return function(pod, wanted.throttle, circumstances) if function else Planned()
+
+    def _gently(self, task: _Task, metric: Metric, pod: PodState, planned: Planned) -> Planned:
+        """Its weight before its quotas, on the way down; its weight after them, on the way up."""
+        knobs = knobs_of(pod, self._given.knobs)
+        if task.kind == "restore" and not owed((pod,), self._given.originals) and knobs.owes_weight:
+            return weight_restored(pod, knobs, metric.name)
+        if task.kind != "throttle" or not planned.steps:
+            return planned
+        if pod.uid in self._weighing:
+            return Planned(problem="its cpu.weight was lowered a moment ago, and is still taking effect")
+        weight_first = task.wanted[pod.key].weight_first and (pod.uid, CPU_WEIGHT) not in self._given.unturned
+        return weight_lowered(pod, knobs, planned) if weight_first else planned
+
+    def _take(self, task: _Task, reason: str = "") -> None:
+        """Puts the steps of the chosen pods into the plan."""
+        for each in task.chosen:
+            name = each.metric.name
+            because = reason or explanation.measured(name, self._given.state.value(name), task.marks[name][0])
+            self.steps += [replace(step, reason=because) for step in each.planned.steps]
+            if task.kind != "restore":
+                for resource, amount in each.planned.released.items():
+                    self._freed[resource] = self._freed.get(resource, 0.0) + amount
+
+    def _candidates(self, task: _Task, metric: Metric) -> tuple[Candidate, ...]:
+        return tuple(
+            Candidate(
+                pod=each.pod.key,
+                uid=each.pod.uid,
+                keys=self._sorter(metric).values(each.pod),
+                released=None if each.planned.unknown else each.planned.released,
+                chosen=not each.why,
+                why=each.why or explanation.effect(task.kind, each.planned.released),
+            )
+            for each in task.looked
+            if each.metric is metric
+        )
+
+    def _told(self, kind: StageKind, name: str, watermark: float, mode: Mode, text: str) -> Stage:
+        return Stage(kind, name, mode, watermark, used=self._given.state.value(name), text=text)
+
+
+def _left_alone(given: Given) -> dict[str, str]:
+    """Why nothing is done to a pod, for every one where it is not."""
+    leaving = going(given.ledger, given.state.time)
+    found: dict[str, str] = {}
+    for pod in sorted(given.state.pods, key=lambda each: each.key):
+        reason = protection(pod, given.own) or given.unavailable.get(pod.key, "")
+        if not reason and pod.uid in leaving:
+            reason = "it was asked to go, and has time left for it"
+        if reason:
+            found[pod.key] = reason
+    return found
+
+
+def _as_throttled(pod: PodState, given: Given) -> PodState:
+    """With the usage that its containers will have once the quotas of a moment ago hold: what they are still above
+    those is on its way down already, and no second step can release it."""
+    recent = lowered(given.ledger, given.state.time)
+    if not any(container.id in recent for container in pod.containers):
+        return pod
+    containers = tuple(
+        replace(each, cpu=min(each.cpu, recent[each.id])) if each.cpu is not None and each.id in recent else each
+        for each in pod.containers
+    )
+    above = sum((was.cpu or 0.0) - (now.cpu or 0.0) for was, now in zip(pod.containers, containers, strict=True))
+    return replace(pod, containers=containers, cpu=None if pod.cpu is None else max(0.0, pod.cpu - above))
+
+
+def _reclaiming(pod: PodState, metric: Metric, gap: float) -> Planned:
+    """No more than is needed: the kernel takes what it can have of it, and that page cache has to be read again."""
+    if pod.memory is None:
+        return Planned(problem=UNKNOWN_MEMORY, unknown=True)
+    amount = min(ceil(gap), pod.memory)
+    if amount <= 0:
+        return Planned(problem="it has nothing to give")
+    return Planned((ReclaimStep(pod.key, pod.uid, amount, metric.name),))
+
+
+def _refusal(kind: StageKind, planned: Planned) -> str:
+    """Why nothing can be done to the pod."""
+    if planned.problem:
+        return planned.problem
+    return "" if planned.steps else f"there is nothing to {kind}"
+
+
+def _lagging(planned: Planned, seconds: float) -> Planned:
+    """With the time until the metrics show what was done."""
+    turns = (QuotaStep, KnobStep)
+    steps = (replace(step, lag_seconds=seconds) if isinstance(step, turns) else step for step in planned.steps)
+    return replace(planned, steps=tuple(steps))
+
+
+def _worth_it(planned: Planned) -> Planned:
+    """Without quotas for containers that have none and would not use less by it."""
+    steps = tuple(
+        step
+        for step in planned.steps
+        if not (isinstance(step, QuotaStep) and step.before is None and not any(step.released.values()))
+    )
+    if steps or not planned.steps:
+        return replace(planned, steps=steps)
+    return Planned(problem="a quota would release nothing")

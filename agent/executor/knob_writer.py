@@ -1,0 +1,284 @@
+"""Changing CPU quotas, and the weights and memory.high of pods, so that each can be put back: what was there is
+remembered before anything is written, and what is not the agent's own any more is left to whom it belongs.
+
+Restoring compares before it sets: what the agent wrote last (or was about to write when it ended) is its own; anything
+else was written by somebody else (an in-place resize, an operator), and stays. Between the comparison and the writing
+there is no lock that would keep others out: the kernel has none. It is microseconds.
+
+Everything here blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from agent.audit.entries import Deed, Outcome, Remembered, key_of
+from agent.audit.log import Audit
+from agent.cgroups import knobs
+from agent.cgroups.base import Quota
+from agent.cgroups.errors import CgroupError, CgroupGone
+from agent.cgroups.knobs import CPU_WEIGHT, NOUNS, High, Knob, Value, Weight, as_json, at_least, in_words
+from agent.executor.groups import Groups
+from agent.executor.report import Fate, Result
+from agent.model import KnobStep, QuotaStep
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """What became of one remembered value: `fate` is DONE, GONE, FOREIGN or FAILED."""
+
+    remembered: Remembered
+    fate: Fate
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What became of a step; whether it was the `first` to take something from the group, or the `last`, after which
+    that has its original value again."""
+
+    result: Result
+    first: bool = False
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a step does to which group."""
+
+    step: QuotaStep | KnobStep
+    before: Value
+    after: Value
+    container_id: str
+
+    @property
+    def knob(self) -> Knob:
+        return knobs.knob_of(self.after)
+
+    @property
+    def key(self) -> str:
+        return key_of(self.container_id, self.step.uid, self.knob)
+
+    @property
+    def noun(self) -> str:
+        return NOUNS[self.knob]
+
+
+def _change(step: QuotaStep | KnobStep) -> _Change:
+    if isinstance(step, QuotaStep):
+        before, after = (Quota(quota, step.period) for quota in (step.before, step.after))
+        return _Change(step, before, after, step.container_id)
+    if step.knob == CPU_WEIGHT:
+        return _Change(step, Weight(step.before or 0), Weight(step.after or 0), "")
+    return _Change(step, High(step.before), High(step.after), "")
+
+
+def told_of(step: QuotaStep | KnobStep, deed: Deed) -> Deed:
+    """The deed with what the step changes."""
+    change = _change(step)
+    name = step.container if isinstance(step, QuotaStep) else ""
+    before, after = as_json(change.before), as_json(change.after)
+    return replace(deed, container=name, container_id=change.container_id, before=before, after=after)
+
+
+class Quotas:
+    """Writes quotas, weights and memory.high. Raises AuditError, and then has written nothing that is not in the
+    audit."""
+
+    def __init__(self, audit: Audit, groups: Groups, *, clock: Callable[[], float]) -> None:
+        self._audit = audit
+        self._groups = groups
+        self._clock = clock
+
+    def carry_out(self, step: QuotaStep | KnobStep, deed: Deed) -> Changed:
+        """One step of a plan. `deed` is what the audit is to say of it."""
+        change = _change(step)
+        known = self._audit.remembered(change.key).get(change.key)
+        try:
+            path = self._groups.find(step.uid, change.container_id)
+            result = self._gone(change, known) if path is None else self._made(change, deed, path, known)
+        except CgroupGone:
+            result = self._gone(change, known)
+        except CgroupError as error:
+            result = Result(step, Fate.FAILED, _told(error))
+        if result.fate is not Fate.DONE:
+            return Changed(result)
+        left = bool(self._audit.remembered(change.key))
+        return Changed(result, first=known is None and left, last=not left)
+
+    def _gone(self, change: _Change, known: Remembered | None) -> Result:
+        if known is not None:
+            self._audit.forget(change.key)
+        return Result(change.step, Fate.GONE, "the container is gone" if change.container_id else "the pod is gone")
+
+    def _made(self, change: _Change, deed: Deed, path: str, known: Remembered | None) -> Result:
+        step, found, wanted = change.step, self._read(path, change.knob), change.after
+        foreign = known is not None and not known.is_ours(found) and found != known.original
+        if foreign and step.kind == "restore":
+            return self._leave(change, deed, found)
+        if found != change.before:
+            text = f"its {change.noun} is {in_words(found)} now, not {in_words(change.before)}"
+            return Result(step, Fate.FOREIGN, text)
+        if found == wanted:
+            if known is not None and found == known.original:
+                self._audit.forget(change.key)
+            return Result(step, Fate.NOT_NEEDED, f"its {change.noun} is {in_words(found)} already")
+        original = found if known is None or foreign else known.original
+        begun = self._audit.begin_change(deed, path=path, found=found, intended=wanted, afresh=foreign)
+        return self._write(change, begun, path, original=original)
+
+    def _write(self, change: _Change, begun: Deed, path: str, *, original: Value) -> Result:
+        step, wanted = change.step, change.after
+        try:
+            with self._groups.open(path) as group:
+                knobs.write(group, wanted)
+        except CgroupError as error:
+            gone = isinstance(error, CgroupGone)
+            outcome, fate = (Outcome.GONE, Fate.GONE) if gone else (Outcome.FAILED, Fate.FAILED)
+            self._audit.finish(begun, outcome, now=self._clock(), message=_told(error))
+            if gone or self._read_or_none(path, change.knob) == original:
+                self._audit.forget(change.key)
+            return Result(step, fate, _told(error), begun.id)
+        left = None if wanted == original else wanted
+        self._audit.finish_change(begun, Outcome.DONE, now=self._clock(), written=left, knob=change.knob)
+        text = f"its {change.noun} is {in_words(wanted)}" + (", as it was at first" if left is None else "")
+        return Result(step, Fate.DONE, text, begun.id)
+
+    def _leave(self, change: _Change, deed: Deed, found: Value) -> Result:
+        """Restoring what somebody else changed: it is theirs now."""
+        text = f"somebody else made its {change.noun} {in_words(found)}: left alone"
+        begun = self._audit.begin(deed)
+        self._audit.finish_change(
+            begun, Outcome.FOREIGN, now=self._clock(), written=None, knob=change.knob, message=text
+        )
+        return Result(change.step, Fate.FOREIGN, text, begun.id)
+
+    def _read(self, path: str, knob: Knob) -> Value:
+        """Raises CgroupGone only where other groups of the kubelet are to be seen."""
+        try:
+            with self._groups.open(path) as group:
+                return knobs.read(group, knob)
+        except CgroupGone:
+            self._groups.look()
+            raise
+
+    def _read_or_none(self, path: str, knob: Knob) -> Value | None:
+        try:
+            return self._read(path, knob)
+        except CgroupError:
+            return None
+
+    def forget_ended(self, present: Collection[str]) -> None:
+        """There is nothing to be given back to who is neither among those that are `present` (ids of containers, uids
+        of pods) nor has a control group."""
+        for each in self._audit.remembered().values():
+            if (each.container_id or each.uid) not in present and self._is_gone(each):
+                self._audit.forget(each.key)
+
+    def _is_gone(self, remembered: Remembered) -> bool:
+        try:
+            self._read(remembered.path, remembered.knob)
+        except CgroupGone:
+            return True
+        except CgroupError:
+            return False
+        return False
+
+    def let_go(self, seen: Mapping[str, Quota]) -> None:
+        """Nothing is owed to a group that has what it had, or that somebody else gave more (an in-place resize): no
+        plan will restore it. `seen` are quotas by container id; who seems to be one of them is looked at again, and so
+        is all that is of pods."""
+        for each in self._audit.remembered().values():
+            if each.container_id and not (each.key in seen and at_least(seen[each.key], each.original)):
+                continue
+            found = self._look(each)
+            if found == each.original:
+                self._audit.forget(each.key)
+            elif not isinstance(found, CgroupError) and not each.is_ours(found) and at_least(found, each.original):
+                text = f"somebody else made its {NOUNS[each.knob]} {in_words(found)}: left alone"
+                deed = _restoring(each, found, now=self._clock(), reason="it has more than it had", cycle=0)
+                begun = self._audit.begin(deed)
+                self._audit.finish_change(
+                    begun, Outcome.FOREIGN, now=self._clock(), written=None, knob=each.knob, message=text
+                )
+
+    # --- all of them -------------------------------------------------------------------------------------------------
+
+    def put_all_back(self, *, reason: str, cycle: int = 0) -> tuple[PutBack, ...]:
+        """All that the agent changed, back to what it was; after a crash too, for which nothing but the audit is
+        needed. One that fails stays remembered, and costs no other.
+
+        All are looked at, then written down together, then changed, then written down together: hundreds of them must
+        not wait for the disk one by one while the process is about to be killed."""
+        owing = tuple(self._audit.remembered().values())
+        found = {each.key: self._look(each) for each in owing}
+        begun: dict[str, Deed] = {}
+        with self._audit.together():
+            for each in owing:
+                value = found[each.key]
+                if not isinstance(value, CgroupError) and value != each.original:
+                    deed = _restoring(each, value, now=self._clock(), reason=reason, cycle=cycle)
+                    begun[each.key] = (
+                        self._audit.begin_change(deed, path=each.path, found=value, intended=each.original)
+                        if each.is_ours(value)
+                        else self._audit.begin(deed)
+                    )
+        results = tuple(self._put_back(each, found[each.key]) for each in owing)
+        with self._audit.together():
+            for result in results:
+                self._conclude(result, begun.get(result.remembered.key))
+        return results
+
+    def _look(self, remembered: Remembered) -> Value | CgroupError:
+        try:
+            return self._read(remembered.path, remembered.knob)
+        except CgroupError as error:
+            return error
+
+    def _put_back(self, remembered: Remembered, found: Value | CgroupError) -> PutBack:
+        noun = NOUNS[remembered.knob]
+        gone = "the container is gone" if remembered.container_id else "the pod is gone"
+        if isinstance(found, CgroupGone):
+            return PutBack(remembered, Fate.GONE, gone)
+        if isinstance(found, CgroupError):
+            return PutBack(remembered, Fate.FAILED, _told(found))
+        if found == remembered.original:
+            return PutBack(remembered, Fate.DONE, f"its {noun} is {in_words(found)} already, as it was at first")
+        if not remembered.is_ours(found):
+            return PutBack(remembered, Fate.FOREIGN, f"somebody else made its {noun} {in_words(found)}: left alone")
+        try:
+            with self._groups.open(remembered.path) as group:
+                knobs.write(group, remembered.original)
+        except CgroupGone:
+            return PutBack(remembered, Fate.GONE, gone)
+        except CgroupError as error:
+            return PutBack(remembered, Fate.FAILED, _told(error))
+        return PutBack(remembered, Fate.DONE, f"its {noun} is {in_words(remembered.original)}, as it was at first")
+
+    def _conclude(self, result: PutBack, begun: Deed | None) -> None:
+        if begun is not None:
+            outcome, text = Outcome(result.fate.value), "" if result.fate is Fate.DONE else result.text
+            self._audit.finish(begun, outcome, now=self._clock(), message=text)
+        if result.fate is not Fate.FAILED:
+            self._audit.forget(result.remembered.key)
+
+
+def _restoring(remembered: Remembered, found: Value, *, now: float, reason: str, cycle: int) -> Deed:
+    """Giving a group its original value, as the audit has it."""
+    return Deed(
+        time=now,
+        kind="restore",
+        cycle=cycle,
+        pod=remembered.pod,
+        uid=remembered.uid,
+        container=remembered.container,
+        container_id=remembered.container_id,
+        reason=reason,
+        before=as_json(found),
+        after=as_json(remembered.original),
+    )
+
+
+def _told(error: CgroupError) -> str:
+    return f"{error}. {error.hint}" if error.hint else str(error)

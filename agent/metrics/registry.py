@@ -1,0 +1,79 @@
+"""The metrics that the agent acts on, by name, and the table of the modules that define them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from agent.metrics import (
+    cpu_total_usage,
+    cpu_total_utilization,
+    disk,
+    extended_cpu,
+    memory_total_usage,
+    memory_total_utilization,
+    network,
+    pressure,
+    trigger_only,
+)
+from agent.metrics.action_metric import Metric
+from agent.metrics.options import Order
+from agent.metrics.sorters import CHAINS, Chains
+
+TABLE: tuple[Callable[[Chains], tuple[Metric, ...]], ...] = (
+    cpu_total_usage.metrics,
+    cpu_total_utilization.metrics,
+    memory_total_usage.metrics,
+    memory_total_utilization.metrics,
+    extended_cpu.metrics,
+    pressure.metrics,
+    disk.metrics,
+    network.metrics,
+)
+UPSTREAM = TABLE[:4]
+"""What upstream registers."""
+
+
+class Metrics(Mapping[str, Metric]):
+    """The registry: by name, and the watcher's windows by what their names begin with. `extra` are metrics of the
+    user's and of other packages. Raises ValueError if two have the same name."""
+
+    def __init__(
+        self,
+        order: Order = Order.SEED,
+        extra: Iterable[Metric] = (),
+        table: Iterable[Callable[[Chains], tuple[Metric, ...]]] = TABLE,
+    ) -> None:
+        self._chains = CHAINS[order]
+        self._metrics: dict[str, Metric] = {}
+        for metric in (*(metric for make in table for metric in make(self._chains)), *extra):
+            self.register(metric)
+
+    def register(self, metric: Metric) -> None:
+        """The seed's registerMetricMap. Raises ValueError if its name is taken."""
+        if metric.name in self._metrics or metric.name.startswith(trigger_only.WINDOW_PREFIX):
+            raise ValueError(f"there is a metric {metric.name} already; give yours another name")
+        self._metrics[metric.name] = metric
+
+    @property
+    def chains(self) -> Chains:
+        """The sorters of the order that was asked for."""
+        return self._chains
+
+    def __getitem__(self, name: str) -> Metric:
+        if name not in self._metrics and name.startswith(trigger_only.WINDOW_PREFIX):
+            return trigger_only.window(name, self._chains)
+        return self._metrics[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._metrics or (isinstance(name, str) and name.startswith(trigger_only.WINDOW_PREFIX))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._metrics)
+
+    def __len__(self) -> int:
+        return len(self._metrics)
+
+
+def upstream_metrics(extra: Iterable[Metric] = ()) -> Metrics:
+    """Those of upstream alone, hit in its order."""
+    return Metrics(Order.UPSTREAM, extra, UPSTREAM)

@@ -1,0 +1,164 @@
+"""Which pod is hit first: chains of sort keys.
+
+A chain compares two pods key by key; the first key that tells them apart decides. In front is who is hit first. The
+last key is always namespace/name, so that the order is total and the same in every cycle.
+
+| key | who comes first |
+|---|---|
+| classAndPriority | the lower QoS class (unknown, BestEffort, Burstable, Guaranteed), then the lower priority value |
+| priority, qosClass | the two, each alone: upstream compares the value before the class |
+| cpuUsage, memUsage | who uses more: the load falls sooner, and fewer pods are hit |
+| extCpuUsage, extMemUsage | who has a limit of gocrane.io/cpu (memory), then the smaller share of it in use |
+| usesExtCpu, usesExtMem | who has such a limit: upstream's very first key |
+| runningTime | who has not started, then the youngest |
+
+Usages that differ by 1e-9 or less are equal. A pod whose usage is not known comes after those where it is.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cmp_to_key
+
+from agent.metrics.options import Order
+from agent.model import PodState
+from agent.qos import QosClass
+
+TOLERANCE = 1e-9
+
+Shown = float | str | None
+
+_CLASSES = (QosClass.UNKNOWN, QosClass.BEST_EFFORT, QosClass.BURSTABLE, QosClass.GUARANTEED)
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """One dimension. `compare(p1, p2)` is below 0 if p1 is hit first, above 0 if p2 is, 0 if this key cannot tell;
+    `value` is what an explanation shows. `rank`: it says how much a pod matters, and not how much it uses."""
+
+    name: str
+    compare: Callable[[PodState, PodState], int]
+    value: Callable[[PodState], Shown]
+    rank: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sorter:
+    """A chain of keys (`ordered_by`)."""
+
+    keys: tuple[SortKey, ...]
+
+    def sort(self, pods: Iterable[PodState]) -> list[PodState]:
+        """The pods, in front who is hit first; whatever order they came in."""
+        named = sorted(pods, key=lambda pod: pod.key)  # equality within a tolerance is not transitive: begin the same
+        return sorted(named, key=cmp_to_key(self.compare))
+
+    def compare(self, first: PodState, second: PodState) -> int:
+        """By the first key that tells the two apart; 0 if none does."""
+        for key in self.keys:  # called for every pair of pods
+            if result := key.compare(first, second):
+                return result
+        return 0
+
+    def values(self, pod: PodState) -> dict[str, Shown]:
+        """What each key sees in the pod, in order."""
+        return {**{key.name: key.value(pod) for key in self.keys}, "name": pod.key}
+
+    def rank(self, first: PodState, second: PodState) -> int:
+        """As `compare`, by the keys alone that say how much a pod matters."""
+        return next((result for key in self.keys if key.rank and (result := key.compare(first, second))), 0)
+
+
+def ordered_by(*keys: SortKey) -> Sorter:
+    """The seed's `orderedBy(…)`."""
+    return Sorter(keys)
+
+
+def _numbers(first: float | None, second: float | None) -> int:
+    """Smaller first, unknown last."""
+    if first is None or second is None:
+        return (first is None) - (second is None)
+    return 0 if abs(first - second) <= TOLERANCE else -1 if first < second else 1
+
+
+def ascending(name: str, value: Callable[[PodState], float | None], *, rank: bool = False) -> SortKey:
+    """A key by which the pod with the smaller number is hit first, and one without a number last."""
+    return SortKey(name, lambda p1, p2: _numbers(value(p1), value(p2)), value, rank)
+
+
+def descending(name: str, value: Callable[[PodState], float | None]) -> SortKey:
+    """A key by which the pod with the larger number is hit first, and one without a number last."""
+
+    def negative(pod: PodState) -> float | None:
+        number = value(pod)
+        return None if number is None else -number
+
+    return SortKey(name, lambda p1, p2: _numbers(negative(p1), negative(p2)), value)
+
+
+def _class(pod: PodState) -> int:
+    return _CLASSES.index(pod.qos)
+
+
+def _class_and_priority(first: PodState, second: PodState) -> int:
+    return (_class(first) - _class(second)) or _numbers(first.priority, second.priority)
+
+
+def _start(pod: PodState) -> float:
+    return float("-inf") if pod.start_time is None else -pod.start_time
+
+
+def _extended_share(usage: float | None, limit: float | None) -> float | None:
+    return usage / limit if usage is not None and limit else None
+
+
+class_and_priority = SortKey(
+    "classAndPriority", _class_and_priority, lambda pod: f"{pod.qos.value or 'unknown'}/{pod.priority}", rank=True
+)
+qos_class = SortKey("qosClass", lambda p1, p2: _class(p1) - _class(p2), lambda pod: pod.qos.value, rank=True)
+priority = ascending("priority", lambda pod: pod.priority, rank=True)
+running_time = SortKey(
+    "runningTime", lambda p1, p2: (_start(p1) > _start(p2)) - (_start(p1) < _start(p2)), lambda pod: pod.start_time
+)
+cpu_usage = descending("cpuUsage", lambda pod: pod.cpu)
+mem_usage = descending("memUsage", lambda pod: pod.memory)
+ext_cpu_usage = ascending("extCpuUsage", lambda pod: _extended_share(pod.cpu, pod.extended_cpu_limit))
+ext_mem_usage = ascending("extMemUsage", lambda pod: _extended_share(pod.memory, pod.extended_memory_limit))
+uses_ext_cpu = SortKey(
+    "usesExtCpu",
+    lambda p1, p2: (not p1.extended_cpu_limit) - (not p2.extended_cpu_limit),
+    lambda pod: "yes" if pod.extended_cpu_limit else "no",
+    rank=True,
+)
+uses_ext_mem = SortKey(
+    "usesExtMem",
+    lambda p1, p2: (not p1.extended_memory_limit) - (not p2.extended_memory_limit),
+    lambda pod: "yes" if pod.extended_memory_limit else "no",
+    rank=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """The sorters that our own metrics use."""
+
+    general: Sorter
+    cpu: Sorter
+    memory: Sorter
+
+
+CHAINS: Mapping[Order, Chains] = {
+    Order.SEED: Chains(
+        general=ordered_by(class_and_priority, running_time),
+        cpu=ordered_by(class_and_priority, cpu_usage, ext_cpu_usage, running_time),
+        memory=ordered_by(class_and_priority, mem_usage, ext_mem_usage, running_time),
+    ),
+    Order.UPSTREAM: Chains(
+        general=ordered_by(priority, qos_class, running_time),
+        cpu=ordered_by(uses_ext_cpu, priority, qos_class, cpu_usage, ext_cpu_usage, running_time),
+        memory=ordered_by(uses_ext_mem, priority, qos_class, mem_usage, ext_mem_usage, running_time),
+    ),
+}

@@ -1,0 +1,87 @@
+"""AvoidanceAction objects: from a document to the action that the analyzer uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agent import model
+from agent.policy import schema
+from agent.policy.documents import Document
+from agent.policy.metadata import _annotation
+from agent.policy.problems import Complaints, near, shown
+from agent.policy.struct_reader import read
+
+_GENTLE: tuple[model.GentleKnob, ...] = (model.CPU_WEIGHT, model.MEMORY_HIGH)
+_PERCENTAGE = re.compile(r"\d{1,10}(?:\.\d{1,10})?", re.ASCII)
+
+
+def _avoidance_action(document: Document, complaints: Complaints) -> model.AvoidanceAction:
+    with complaints.at("spec"):
+        spec = read(schema.AvoidanceActionSpec, document.content.get("spec"), complaints)
+        throttle = spec.throttle.cpu_throttle if spec.throttle is not None else None
+        if throttle is not None and throttle.step_cpu_ratio == 0:
+            with complaints.at("throttle"), complaints.at("cpuThrottle"):
+                if complaints.spotless():
+                    complaints.notice("takes nothing off: stepCPURatio is 0")
+        if spec.throttle is not None and throttle is None:
+            with complaints.at("throttle"):
+                complaints.notice("takes nothing off: it has no cpuThrottle")
+    memory = spec.throttle.memory_throttle if spec.throttle is not None else None
+    gentle = _gentle(document, complaints)
+    if model.CPU_WEIGHT in gentle and throttle is None:
+        with _at_annotation(schema.GENTLE_ANNOTATION, complaints):
+            complaints.notice(f"{model.CPU_WEIGHT} has no effect: there is no cpuThrottle, which it would precede")
+    return model.AvoidanceAction(
+        name=document.name,
+        cool_down_seconds=float(spec.cool_down_seconds),
+        throttle=None if throttle is None else model.CpuThrottle(throttle.min_cpu_ratio, throttle.step_cpu_ratio),
+        restore_step_ratio=_restore_step(document, complaints),
+        force_gc=memory is not None and memory.force_gc,
+        evicts=spec.eviction is not None,
+        grace_seconds=_grace(spec.eviction),
+        gentle=gentle,
+    )
+
+
+def _grace(eviction: schema.Eviction | None) -> float | None:
+    seconds = None if eviction is None else eviction.termination_grace_period_seconds
+    return None if seconds is None else float(seconds)
+
+
+def _restore_step(document: Document, complaints: Complaints) -> int | None:
+    text = _annotation(document, schema.RESTORE_STEP_ANNOTATION)
+    if not text:
+        return None
+    if re.fullmatch(r"\d{1,3}", text, re.ASCII) and 1 <= int(text) <= 100:
+        return int(text)
+    with _at_annotation(schema.RESTORE_STEP_ANNOTATION, complaints):
+        complaints.problem(f"must be a whole number from 1 to 100, and is {shown(text)}")
+    return None
+
+
+def _gentle(document: Document, complaints: Complaints) -> frozenset[model.GentleKnob]:
+    """The knobs that are turned first, of a list with commas."""
+    names = [name.strip() for name in _annotation(document, schema.GENTLE_ANNOTATION).split(",") if name.strip()]
+    with _at_annotation(schema.GENTLE_ANNOTATION, complaints):
+        for name in names:
+            if name not in _GENTLE:
+                complaints.problem(f"there is no gentler step {shown(name)}", near(name, _GENTLE))
+    return frozenset(knob for knob in _GENTLE if knob in names)
+
+
+@contextmanager
+def _at_annotation(name: str, complaints: Complaints) -> Iterator[None]:
+    with complaints.at("metadata"), complaints.at("annotations"), complaints.at(name):
+        yield
+
+
+def read_percentage(text: str) -> float:
+    """ "10%" as 0.1, and "" as 0, as Crane's flag --execute-excess has it. Raises ValueError for anything else."""
+    if not text:
+        return 0.0
+    number = text.removesuffix("%")
+    if number == text or not _PERCENTAGE.fullmatch(number):
+        raise ValueError(f'{shown(text)} is no percentage, like "10%"')
+    return float(number) / 100

@@ -1,0 +1,58 @@
+"""Names, labels and annotations of policy objects: reading and checking."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from agent.policy import schema
+from agent.policy.documents import Document
+from agent.policy.problems import Complaints, near, shown
+from agent.policy.schema import NODE_QOS, OLDER_NODE_QOS
+
+_DNS_1123 = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_DNS_1035 = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_PRIORITY = re.compile(r"\s*(-?\d{1,10})\s*(?:-\s*(-?\d{1,10})\s*)?", re.ASCII)
+
+
+def _check_name(document: Document, kind: str, complaints: Complaints) -> None:
+    name = document.metadata.get("name")
+    with complaints.at("metadata"), complaints.at("name"):
+        if not name:
+            complaints.problem("is missing")
+        elif kind in (NODE_QOS, OLDER_NODE_QOS):
+            if not isinstance(name, str) or not _DNS_1035.fullmatch(name):
+                complaints.problem(
+                    f"{shown(name)} is no name for a {kind}", "Small letters, digits and -, a letter first, at most 63."
+                )
+        else:
+            _check_label(name, complaints)
+
+
+def _check_label(name: Any, complaints: Complaints) -> None:
+    if not isinstance(name, str) or not _DNS_1123.fullmatch(name):
+        complaints.problem(f"{shown(name)} is no name", "Small letters, digits and -, at most 63 (a DNS-1123 label).")
+
+
+def _annotations(document: Document) -> Mapping[str, Any]:
+    found = document.metadata.get("annotations")
+    return found if isinstance(found, dict) else {}
+
+
+def _check_annotations(document: Document, kind: str, complaints: Complaints) -> None:
+    known = schema.ANNOTATIONS[NODE_QOS if kind == OLDER_NODE_QOS else kind]
+    with complaints.at("metadata"), complaints.at("annotations"):
+        for name, value in _annotations(document).items():
+            if str(name).partition("/")[0] != "load-watcher.io":
+                continue
+            with complaints.at(str(name)):
+                if name not in known:
+                    complaints.problem(f"there is no such annotation of a {kind}", near(str(name), known))
+                elif not isinstance(value, str):
+                    complaints.problem(f"must be text, and is {shown(value)}", "Put it in quotes.")
+
+
+def _annotation(document: Document, name: str) -> str:
+    value = _annotations(document).get(name)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,135 @@
+"""PodQOS objects: from a document to the pods that it selects and the actions that it allows."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from agent import model
+from agent.policy import schema
+from agent.policy.documents import Document
+from agent.policy.metadata import _PRIORITY, _annotation
+from agent.policy.problems import Complaints, near, shown
+from agent.policy.struct_reader import read
+from agent.qos import QosClass
+
+
+def _pod_qos(document: Document, complaints: Complaints) -> model.PodQos:
+    with complaints.at("spec"):
+        spec = read(schema.PodQosSpec, document.content.get("spec"), complaints)
+        selector, scopes = None, None
+        if spec.label_selector is not None:
+            with complaints.at("labelSelector"):
+                selector = label_selector(spec.label_selector, complaints)
+        if spec.scope_selector is not None:
+            with complaints.at("scopeSelector"):
+                scopes = _scopes(spec.scope_selector, complaints)
+                if not scopes and not (selector and selector.requirements) and complaints.spotless():
+                    _check_every_pod(document, complaints)
+        elif selector is None or not selector.requirements:
+            complaints.notice("selects no pod: it has neither a labelSelector nor a scopeSelector")
+        if complaints.spotless() and _says_only_who_is_spared(selector, scopes or ()):
+            complaints.notice("selects every pod but for those that it leaves out")
+        with complaints.at("allowedActions"):
+            if not spec.allowed_actions and complaints.spotless():
+                complaints.notice("allows no action: no pod suffers anything by it")
+    return model.PodQos(document.name, frozenset(spec.allowed_actions), selector, scopes)
+
+
+def _says_only_who_is_spared(selector: model.LabelSelector | None, scopes: tuple[model.PodScope, ...]) -> bool:
+    """Whether all that it asks for is what nearly every pod has: not to be one of some."""
+    requirements = selector.requirements if selector is not None else ()
+    labels = [operator in ("NotIn", "DoesNotExist") for _, operator, _ in requirements]
+    spared = [*labels, *(scope.operator == "NotIn" or _is_everything(scope) for scope in scopes)]
+    return bool(spared) and all(spared)
+
+
+def _is_everything(scope: model.PodScope) -> bool:
+    """Whether it names each class there is, or every priority that a pod of a user's may have."""
+    if scope.scope == "QOSClass":
+        return set(scope.values) >= set(_CLASSES)
+    users = (-model.CRITICAL_PRIORITY, model.CRITICAL_PRIORITY // 2)
+    return any(lowest <= users[0] and highest >= users[1] for lowest, highest in scope.ranges)
+
+
+def _check_every_pod(document: Document, complaints: Complaints) -> None:
+    """To Crane an empty scopeSelector is every pod, which nobody means who writes it."""
+    if _annotation(document, schema.EVERY_POD_ANNOTATION) == "true":
+        complaints.notice(f"selects every pod, as the annotation {schema.EVERY_POD_ANNOTATION} says")
+    else:
+        complaints.problem(
+            "is empty, which selects every pod of every node",
+            f'Say which, or leave it out to select none; if every pod is meant: {schema.EVERY_POD_ANNOTATION}: "true".',
+        )
+
+
+def _scopes(given: schema.ScopeSelector, complaints: Complaints) -> tuple[model.PodScope, ...]:
+    found = []
+    with complaints.at("matchExpressions"):
+        for number, each in enumerate(given.match_expressions):
+            with complaints.at(number):
+                scope = _scope(each, complaints)
+            if scope is not None:
+                found.append(scope)
+    return tuple(found)
+
+
+def _scope(given: schema.ScopeRequirement, complaints: Complaints) -> model.PodScope | None:
+    for field, word in (("scopeName", given.scope_name), ("operator", given.operator)):
+        if not word:
+            with complaints.at(field):
+                complaints.problem("is missing")
+    with complaints.at("values"):
+        if not given.values:
+            complaints.problem("is missing: without values no pod matches")
+        ranges = []
+        for number, value in enumerate(given.values):
+            with complaints.at(number):
+                if given.scope_name == "Priority":
+                    ranges += _range(value, complaints)
+                elif given.scope_name == "QOSClass" and value not in _CLASSES:
+                    complaints.problem(f"there is no QoS class {shown(value)}", near(value, _CLASSES))
+    if not given.scope_name or not given.operator:
+        return None
+    return model.PodScope(given.scope_name, given.operator, given.values, tuple(ranges))
+
+
+_CLASSES = tuple(each.value for each in QosClass if each.value)
+
+
+def _range(value: str, complaints: Complaints) -> list[tuple[int, int]]:
+    """ "1000" or "0-3000", both ends inclusive; unlike Crane's, the numbers may be negative ("-100--1")."""
+    match = _PRIORITY.fullmatch(value)
+    if match is None:
+        complaints.problem(f'{shown(value)} is no priority and no range of them, like "1000" or "0-3000"')
+        return []
+    lowest, highest = int(match[1]), int(match[2] or match[1])
+    if lowest > highest:
+        complaints.problem(f"{value} is an empty range", f'Turn it round: "{highest}-{lowest}".')
+        return []
+    return [(lowest, highest)]
+
+
+def label_selector(given: schema.LabelSelector, complaints: Complaints) -> model.LabelSelector:
+    """A selector as Kubernetes reads it; matchLabels are `In` with one value."""
+    requirements: list[tuple[str, Literal["In", "NotIn", "Exists", "DoesNotExist"], tuple[str, ...]]] = [
+        (key, "In", (value,)) for key, value in given.match_labels.items()
+    ]
+    with complaints.at("matchExpressions"):
+        for number, each in enumerate(given.match_expressions):
+            with complaints.at(number):
+                _check_requirement(each, complaints)
+            if each.operator:
+                requirements.append((each.key, each.operator, each.values))
+    return model.LabelSelector(tuple(requirements))
+
+
+def _check_requirement(given: schema.LabelRequirement, complaints: Complaints) -> None:
+    for field, word in (("key", given.key), ("operator", given.operator)):
+        if not word:
+            with complaints.at(field):
+                complaints.problem("is missing")
+    with complaints.at("values"):
+        if given.operator in ("In", "NotIn") and not given.values:
+            complaints.problem(f"is missing: {given.operator} needs at least one")
+        if given.operator in ("Exists", "DoesNotExist") and given.values:
+            complaints.problem(f"must be empty: {given.operator} takes none")

@@ -1,0 +1,235 @@
+"""A set of policies: read whole, checked whole, and what of it holds for a node.
+
+Pure: texts and labels in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Protocol
+
+from agent import model
+from agent.policy import schema
+from agent.policy.documents import Document, read_text
+from agent.policy.node_qos import NodeQos
+from agent.policy.objects import PolicyObject, read_object
+from agent.policy.problems import Complaints, Notice, Place, Problem, near
+from agent.policy.schema import AVOIDANCE_ACTION
+
+MOST_PERCENT = 100.0
+
+Key = tuple[str, str]
+"""Kind and name."""
+
+
+class Abilities(Protocol):
+    """What can be done about a metric (an agent.metrics.Metric says so)."""
+
+    @property
+    def throttleable(self) -> bool: ...
+
+    @property
+    def evictable(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerOnly:
+    """Of a metric that is collected and that nothing can be done about but to keep new pods away."""
+
+    throttleable: bool = False
+    evictable: bool = False
+
+
+KnownMetrics = Mapping[str, Abilities]
+"""By the names that rules may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """Policies that fit each other, by kind and name in the order of their names."""
+
+    objects: Mapping[Key, PolicyObject]
+
+    def for_node(self, labels: Mapping[str, str] | None) -> model.Policies:
+        """What holds on a node with these labels. Where they are not known (None), a NodeQOS with a selector does not
+        hold: to act on the wrong node is worse than not to act. Rules whose action is not there do not hold either.
+
+        Nothing here depends on the order in which files were read: policies by name, rules as they are written.
+        """
+        actions = {each.value.name: each.value for each in self._of(model.AvoidanceAction)}
+        rules = [
+            rule
+            for each in self._of(NodeQos)
+            if _selects(each.value.selector, labels)
+            for rule in each.value.rules
+            if rule.action in actions
+        ]
+        pod_qos = tuple(each.value for each in self._of(model.PodQos))
+        return model.Policies(tuple(rules), actions, pod_qos)
+
+    def all_known(self, labels: Mapping[str, str] | None) -> bool:
+        """Whether these labels tell of every NodeQOS if it holds."""
+        return labels is not None or all(_selects(each.value.selector, None) for each in self._of(NodeQos))
+
+    def _of(self, kind: type) -> Iterable:  # type: ignore[type-arg]  # narrowed by who asks
+        return (self.objects[key] for key in sorted(self.objects) if isinstance(self.objects[key].value, kind))
+
+    def without(self, gone: Collection[Key]) -> PolicySet:
+        """The same without these objects."""
+        return PolicySet({key: each for key, each in self.objects.items() if key not in gone})
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What came of reading: with problems `policies` is what could be read of them, and is not to be used. `unread` are
+    the origins (files, or objects of the API) of which nothing is known."""
+
+    policies: PolicySet
+    problems: tuple[Problem, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    unread: frozenset[str] = frozenset()
+
+    @property
+    def usable(self) -> bool:
+        return not self.problems
+
+
+def read_texts(texts: Mapping[str, str], *, metrics: KnownMetrics, unread: Mapping[str, str] | None = None) -> Reading:
+    """Policies from files, by their names. `unread` says of files that could not even be read why. Raises nothing."""
+    complaints, documents = Complaints(Place("")), list[Document]()
+    failed = dict(unread or {})
+    for origin, why in sorted(failed.items()):
+        complaints.place = Place(origin)
+        complaints.problem(f"cannot be read: {why}")
+    for origin in sorted(texts):
+        complaints.place = Place(origin)
+        found = read_text(origin, texts[origin], complaints)
+        if found is None:
+            failed[origin] = "no YAML"
+        documents += found or ()
+    return read_documents(documents, metrics=metrics, complaints=complaints, unread=failed)
+
+
+def read_documents(
+    documents: Sequence[Document], *, metrics: KnownMetrics, complaints: Complaints, unread: Collection[str] = ()
+) -> Reading:
+    """Policies from objects. Raises nothing."""
+    objects: dict[Key, PolicyObject] = {}
+    for document in documents:
+        found = read_object(document, metrics=metrics, complaints=complaints)
+        if found is None:
+            continue
+        if (first := objects.setdefault(found.key, found)) is not found:
+            complaints.place = found.place
+            complaints.problem(f"is there twice, the first time in {_where(first.place)}", "Leave one of them out.")
+    result = PolicySet(dict(sorted(objects.items())))
+    _check_actions(result, complaints)
+    _check_abilities(result, metrics, complaints)
+    _check_watermarks(result, complaints)
+    problems = sorted(complaints.problems, key=lambda each: (each.place.origin, each.place.document))
+    notices = sorted(complaints.notices, key=lambda each: (each.place.origin, each.place.document))
+    return Reading(result, tuple(problems), tuple(notices), frozenset(unread))
+
+
+def _where(place: Place) -> str:
+    return f"{place.origin} document {place.document}" if place.document else place.origin
+
+
+def _selects(selector: model.LabelSelector | None, labels: Mapping[str, str] | None) -> bool:
+    if selector is None or not selector.requirements:
+        return True
+    return labels is not None and selector.matches(labels)
+
+
+def _check_actions(policies: PolicySet, complaints: Complaints) -> None:
+    """Rules need their actions; a PodQOS may name some that are not there, for it then allows nothing."""
+    actions = {name for kind, name in policies.objects if kind == AVOIDANCE_ACTION}
+    for each in policies.objects.values():
+        complaints.place = each.place
+        if isinstance(each.value, NodeQos):
+            for number, rule in enumerate(each.value.rules):
+                with complaints.at("spec"), complaints.at("rules"), complaints.at(number), complaints.at("actionName"):
+                    if rule.action and rule.action not in actions:
+                        complaints.problem(f"there is no AvoidanceAction {rule.action}", near(rule.action, actions))
+        elif isinstance(each.value, model.PodQos):
+            with complaints.at("spec"), complaints.at("allowedActions"):
+                for name in sorted(each.value.allowed_actions - actions):
+                    complaints.notice(f"there is no AvoidanceAction {name}")
+
+
+def _check_abilities(policies: PolicySet, metrics: KnownMetrics, complaints: Complaints) -> None:
+    """A rule may ask for what its metric cannot give: to throttle for want of memory."""
+    actions = policies.for_node({}).actions
+    for each in policies.objects.values():
+        if not isinstance(each.value, NodeQos):
+            continue
+        complaints.place = each.place
+        for number, rule in enumerate(each.value.rules):
+            if rule.action not in actions or rule.metric not in metrics:
+                continue
+            action, able = actions[rule.action], metrics[rule.metric]
+            wanted = [
+                (action.throttle is not None and not able.throttleable, "throttles", "throttled"),
+                (action.evicts and not able.evictable, "evicts", "evicted"),
+            ]
+            with complaints.at("spec"), complaints.at("rules"), complaints.at(number):
+                for lacking, does, done in wanted:
+                    if lacking:
+                        complaints.notice(
+                            f"{rule.action} {does}, but nothing can be {done} for {rule.metric}: "
+                            "the rule keeps new pods away, and no more"
+                        )
+
+
+def _check_watermarks(policies: PolicySet, complaints: Complaints) -> None:
+    rules: list[tuple[Place, model.Rule]] = []
+    for each in policies.objects.values():
+        if not isinstance(each.value, NodeQos):
+            continue
+        for rule in each.value.rules:
+            place = each.place
+            rules.append((Place(place.origin, place.document, place.object, f"rule {rule.name}"), rule))
+    for place, rule in rules:
+        complaints.place = place
+        if rule.restore_watermark is not None and rule.restore_watermark > rule.watermark > 0:
+            complaints.problem(
+                f"restores below {rule.restore_watermark:.0f} what it avoids above {rule.watermark:.0f}: "
+                "between the two it would do both",
+                f"The restoreValue in {schema.RULES_ANNOTATION} must not be above the value of the metricRule.",
+            )
+        if rule.watermark >= MOST_PERCENT and _is_percentage(rule.metric):
+            complaints.notice(f"is never triggered: {rule.metric} is a percentage, and never above {MOST_PERCENT:.0f}")
+    for (first, one), (place, other) in combinations(rules, 2):
+        complaints.place = place
+        if one.key == other.key and first.object != place.object and one.name:
+            complaints.problem(
+                f"is {one.key}, and so is the one of {first.object}: their samples would be counted together",
+                "NodeQOSEnsurancePolicy is the older name of NodeQOS: leave one of the two objects out.",
+            )
+        elif one.metric and one.watermark and other.watermark:
+            _check_pair(one, other, complaints)
+
+
+def _is_percentage(metric: str) -> bool:
+    return metric.endswith("_utilization") or metric.startswith(("psi_", "window_cpu_", "window_memory_"))
+
+
+def _check_pair(one: model.Rule, other: model.Rule, complaints: Complaints) -> None:
+    """Two rules on the same series with the same action. Several watermarks of a metric are allowed, and the lowest
+    counts; but where one was told to give back what the other takes, they contradict each other."""
+    same = (one.metric, one.selector, one.action) == (other.metric, other.selector, other.action)
+    if not same or one.preview != other.preview:
+        return
+    low, high = sorted((one, other), key=lambda rule: rule.watermark)
+    if high.restore_watermark is not None and low.watermark < high.restore_watermark <= high.watermark:
+        complaints.problem(
+            f"contradicts {one.key if one.key != other.key else 'the other rule'}: above {low.watermark:.0f} "
+            f"{low.key} lets {low.action} take what {high.key} gives back below {high.restore_watermark:.0f}",
+            "Give them different actions, or restore below the lower watermark.",
+        )
+    else:
+        complaints.notice(
+            f"has the metric and the action of {one.key}: the lower watermark, {low.watermark:.0f}, counts"
+        )

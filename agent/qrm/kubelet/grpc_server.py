@@ -1,0 +1,413 @@
+"""What we serve on unix sockets: our own plug-ins, for a manager of ours or of anybody who speaks the protocol; and the
+manager's pod-resources API and registration of old plug-ins.
+
+gRPC takes over a live socket without a word, and removes the path when it stops even if that is somebody else's by then
+(measured: reference/qrm.md §9). So a socket is locked, and looked at, before it is bound.
+
+With `channel.py`, `endpoint.py` and `runtime/cri.py` the only file that knows gRPC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import socket as sockets
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from agent.qrm.cpuset import CpuSet
+from agent.qrm.kubelet.messages import (
+    PLUGIN_TYPE,
+    VERSION,
+    add_hints,
+    allocation_message,
+    quantities,
+    request_from_message,
+)
+from agent.qrm.kubelet.plugin_api import PluginFailed
+from agent.qrm.kubelet.plugin_client import Endpoint
+from agent.qrm.kubelet.pod_resources import allocatable_resources, pod_resources
+from agent.qrm.kubelet.protos import qrm_pluginregistration_v1_pb2 as registration_pb
+from agent.qrm.kubelet.protos import qrm_pluginregistration_v1_pb2_grpc as registration_grpc
+from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2 as podresources_pb
+from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
+from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
+from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
+from agent.qrm.manager.manager import Manager
+from agent.qrm.manager.request import CannotAllocate, ResourceRequest
+from agent.qrm.plugins.base import Plugin, is_node_resource
+from agent.qrm.pods import QrmPod
+from agent.qrm.store.files import BadState, StateFile, set_aside
+
+log = logging.getLogger(__name__)
+
+LONGEST_PATH = 107  # bytes: what a sockaddr_un takes, less its final zero
+SOCKET_MODE = 0o660
+
+T = TypeVar("T")
+Adder = Callable[[Any, grpc.aio.Server], None]
+
+
+class CannotServe(RuntimeError):
+    """A socket cannot be bound; the message says which, why, and what to do."""
+
+
+class SocketServer:
+    """A gRPC server on one unix socket, which is its own from `start` to `stop`."""
+
+    def __init__(self, path: Path, services: Iterable[Callable[[grpc.aio.Server], None]]) -> None:
+        self.path = path
+        self._services = tuple(services)
+        self._server: grpc.aio.Server | None = None
+        self._lock = -1
+
+    async def start(self) -> None:
+        """Raises CannotServe."""
+        if len(os.fsencode(self.path)) > LONGEST_PATH:
+            raise CannotServe(
+                f"the path {self.path} has {len(os.fsencode(self.path))} bytes, and a unix socket's may have "
+                f"{LONGEST_PATH}: choose a shorter directory"
+            )
+        self._claim()
+        try:
+            server = grpc.aio.server()
+            for add in self._services:
+                add(server)
+            server.add_insecure_port(f"unix:{self.path}")
+            self.path.chmod(SOCKET_MODE)
+            await server.start()
+        except (OSError, RuntimeError) as error:
+            self._release()
+            raise CannotServe(f"the socket {self.path} cannot be bound: {error}") from None
+        self._server = server
+
+    async def stop(self, *, grace: float = 1.0) -> None:
+        """Calls under way have `grace` seconds to end. Idempotent."""
+        if self._server is not None:
+            await self._server.stop(grace)
+            self._server = None
+            self._release()
+
+    def _claim(self) -> None:
+        """Lock the path, and clear away what a process that died left there."""
+        try:
+            self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._lock = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._release()
+            raise CannotServe(f"another load-watcher serves {self.path}: stop it, or choose another path") from None
+        except OSError as error:
+            self._release()
+            raise CannotServe(f"the directory of {self.path} cannot be written to: {error.strerror}") from None
+        try:
+            if _is_live(self.path):
+                raise CannotServe(f"another process listens on {self.path}: stop it, or choose another path")
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            self._release()
+            raise CannotServe(f"{self.path} is in the way: {error.strerror}") from None
+        except CannotServe:
+            self._release()
+            raise
+
+    def _release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _is_live(path: Path) -> bool:
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+# --- a plug-in ---------------------------------------------------------------------------------------------------
+
+
+class PluginServer:
+    """One of our plug-ins on its socket, with its state file: what it decided is on disk before it is told.
+
+    `registered` says what the manager (or a kubelet) last told of its registration; None until it did.
+    """
+
+    def __init__(self, plugin: Plugin, path: Path, state: StateFile) -> None:
+        self.plugin = plugin
+        self.state = state
+        self.registered: str | None = None
+        self._changing = asyncio.Lock()
+        registration, resource = _Registration(self), _ResourcePlugin(self)
+        self._server = SocketServer(
+            path,
+            (
+                lambda server: registration_grpc.add_RegistrationServicer_to_server(registration, server),
+                lambda server: pb_grpc.add_ResourcePluginServicer_to_server(resource, server),
+            ),
+        )
+
+    async def start(self) -> None:
+        """Take over what was kept, and listen. A state that cannot be used is set aside. Raises CannotServe."""
+        try:
+            kept = await asyncio.to_thread(self.state.read)
+            if kept is not None:
+                self.plugin.load(kept)
+        except OSError as error:
+            raise CannotServe(f"the state {self.state.path} cannot be read: {error.strerror}") from None
+        except (BadState, ValueError) as error:
+            await asyncio.to_thread(set_aside, self.state.path, str(error))
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        await self._server.stop()
+
+    async def look(self, ask: Callable[[Plugin], T]) -> T:
+        """Ask the plug-in something while nobody changes it. What it does not keep is not told."""
+        async with self._changing:
+            return ask(self.plugin)
+
+    async def change(self, act: Callable[[Plugin], T]) -> T:
+        """Let the plug-in decide something, and keep it. Where it cannot be kept nothing was decided.
+
+        Raises CannotAllocate, OSError where the state cannot be written, and whatever else a plug-in of another package
+        does.
+        """
+        # A caller that hangs up must not leave a decision half kept.
+        return await asyncio.shield(asyncio.create_task(self._change(act)))
+
+    async def _change(self, act: Callable[[Plugin], T]) -> T:
+        async with self._changing:
+            before = self.plugin.document()
+            try:
+                return act(self.plugin)
+            finally:
+                await self._keep(before)
+
+    async def _keep(self, before: dict[str, Any]) -> None:
+        after = self.plugin.document()
+        if after == before:
+            return
+        try:
+            await asyncio.to_thread(self.state.write, after)
+        except Exception:  # a plug-in of another package may have a document that is no JSON
+            self.plugin.load(before)
+            raise
+
+
+class _Registration(registration_grpc.RegistrationServicer):
+    def __init__(self, served: PluginServer) -> None:
+        self._served = served
+
+    async def GetInfo(self, _request: Any, _context: Any) -> registration_pb.PluginInfo:  # noqa: N802
+        resource = self._served.plugin.resource
+        return registration_pb.PluginInfo(type=PLUGIN_TYPE, name=resource, supported_versions=[VERSION])
+
+    async def NotifyRegistrationStatus(  # noqa: N802
+        self, request: registration_pb.RegistrationStatus, _context: Any
+    ) -> registration_pb.RegistrationStatusResponse:
+        before, self._served.registered = self._served.registered, request.error
+        if request.error != before:
+            resource = self._served.plugin.resource
+            if request.plugin_registered:
+                log.info("the plug-in for %s is registered", resource)
+            else:
+                log.warning("the plug-in for %s was not registered: %s", resource, request.error)
+        return registration_pb.RegistrationStatusResponse()
+
+
+class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
+    """The protocol's methods; those about whole pods answer UNIMPLEMENTED, as Katalyst's plug-ins do."""
+
+    def __init__(self, served: PluginServer) -> None:
+        self._served = served
+
+    async def GetResourcePluginOptions(self, _request: pb.Empty, _context: Any) -> pb.ResourcePluginOptions:  # noqa: N802
+        plugin = self._served.plugin
+        return pb.ResourcePluginOptions(with_topology_alignment=plugin.aligned, need_reconcile=plugin.reconciled)
+
+    async def GetTopologyHints(self, message: pb.ResourceRequest, context: Any) -> pb.ResourceHintsResponse:  # noqa: N802
+        request = await self._request(message, context)
+        response = pb.ResourceHintsResponse(**_echo(message))
+        with _Refusing() as refusing:
+            add_hints(response, request.resource_name, await self._served.look(lambda p: p.hints(request)))
+        return await refusing.told(context, response)
+
+    async def Allocate(self, message: pb.ResourceRequest, context: Any) -> pb.ResourceAllocationResponse:  # noqa: N802
+        request = await self._request(message, context)
+        response = pb.ResourceAllocationResponse(**_echo(message))
+        with _Refusing() as refusing:
+            info = await self._served.change(lambda plugin: plugin.allocate(request))
+            if info is not None:
+                response.allocation_result.CopyFrom(allocation_message({request.resource_name: info}))
+        return await refusing.told(context, response)
+
+    async def RemovePod(self, message: pb.RemovePodRequest, context: Any) -> pb.RemovePodResponse:  # noqa: N802
+        with _Refusing() as refusing:
+            await self._served.change(lambda plugin: plugin.remove(message.pod_uid))
+        return await refusing.told(context, pb.RemovePodResponse())
+
+    async def GetResourcesAllocation(self, _request: Any, _context: Any) -> pb.GetResourcesAllocationResponse:  # noqa: N802
+        resource = self._served.plugin.resource
+        found = await self._served.look(lambda plugin: plugin.allocations())
+        return pb.GetResourcesAllocationResponse(
+            pod_resources={
+                pod: pb.ContainerResources(
+                    container_resources={name: allocation_message({resource: info}) for name, info in each.items()}
+                )
+                for pod, each in found.items()
+            }
+        )
+
+    async def GetTopologyAwareResources(  # noqa: N802
+        self, message: pb.GetTopologyAwareResourcesRequest, _context: Any
+    ) -> pb.GetTopologyAwareResourcesResponse:
+        resource, pod, name = self._served.plugin.resource, message.pod_uid, message.container_name
+        found = await self._served.look(lambda plugin: plugin.by_node(pod, name))
+        aware = pb.TopologyAwareResource(
+            is_node_resource=is_node_resource(self._served.plugin),
+            is_scalar_resource=True,
+            aggregated_quantity=sum(found.values()),
+            original_aggregated_quantity=sum(found.values()),
+            topology_aware_quantity_list=quantities(found),
+            original_topology_aware_quantity_list=quantities(found),
+        )
+        resources = pb.ContainerTopologyAwareResources(
+            container_name=name, allocated_resources={resource: aware} if found else {}
+        )
+        return pb.GetTopologyAwareResourcesResponse(pod_uid=pod, container_topology_aware_resources=resources)
+
+    async def GetTopologyAwareAllocatableResources(  # noqa: N802
+        self, _request: Any, _context: Any
+    ) -> pb.GetTopologyAwareAllocatableResourcesResponse:
+        resource = self._served.plugin.resource
+        free, whole = await self._served.look(lambda p: (p.allocatable_by_node(), p.capacity_by_node()))
+        allocatable = pb.AllocatableTopologyAwareResource(
+            is_node_resource=is_node_resource(self._served.plugin),
+            is_scalar_resource=True,
+            aggregated_allocatable_quantity=sum(free.values()),
+            topology_aware_allocatable_quantity_list=quantities(free),
+            aggregated_capacity_quantity=sum(whole.values()),
+            topology_aware_capacity_quantity_list=quantities(whole),
+        )
+        return pb.GetTopologyAwareAllocatableResourcesResponse(allocatable_resources={resource: allocatable})
+
+    async def PreStartContainer(self, _request: Any, _context: Any) -> pb.PreStartContainerResponse:  # noqa: N802
+        return pb.PreStartContainerResponse()
+
+    async def _request(self, message: pb.ResourceRequest, context: Any) -> ResourceRequest:
+        try:
+            request = request_from_message(message)
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise
+        if request.resource_name != self._served.plugin.resource:
+            ours = self._served.plugin.resource
+            text = f"this is the plug-in for {ours}, and was asked for {request.resource_name!r}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        return request
+
+
+# --- the manager -------------------------------------------------------------------------------------------------
+
+
+class PodResources(podresources_grpc.PodResourcesListerServicer):
+    """The pod-resources API: `pods()` are those that run here, `cpus` those that pods may have."""
+
+    def __init__(self, manager: Manager, pods: Callable[[], Iterable[QrmPod]], *, cpus: CpuSet) -> None:
+        self._manager = manager
+        self._pods = pods
+        self._cpus = cpus
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve it there."""
+        podresources_grpc.add_PodResourcesListerServicer_to_server(self, server)
+
+    async def List(self, _request: Any, _context: Any) -> podresources_pb.ListPodResourcesResponse:  # noqa: N802
+        """Every pod, with what each plug-in says of it; one that does not answer hides nobody else."""
+        found = []
+        for pod in self._pods():
+            aware = {each.name: await self._manager.aware(pod, each.name) for each in pod.containers}
+            infos = {each.name: self._manager.allocations.of(pod.uid, each.name) for each in pod.containers}
+            found.append(pod_resources(pod, aware, infos))
+        return podresources_pb.ListPodResourcesResponse(pod_resources=found)
+
+    async def GetAllocatableResources(  # noqa: N802
+        self, _request: Any, _context: Any
+    ) -> podresources_pb.AllocatableResourcesResponse:
+        """What pods of this node may have."""
+        return allocatable_resources(await self._manager.allocatable(), self._cpus)
+
+
+class LegacyRegistration(pb_grpc.RegistrationServicer):
+    """The registration of plug-ins that know nothing of a plug-in watcher: they call, and name a socket in
+    `directory`."""
+
+    def __init__(
+        self, manager: Manager, directory: Path, *, open_endpoint: Callable[[str, Path], Endpoint] = Endpoint
+    ) -> None:
+        self._manager = manager
+        self._directory = directory
+        self._open_endpoint = open_endpoint
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve it there."""
+        pb_grpc.add_RegistrationServicer_to_server(self, server)
+
+    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.Empty:  # noqa: N802
+        """Ask the plug-in for its options, and have the manager ask it from now on."""
+        if request.version != VERSION:
+            asked = f"requested API version {request.version} is not supported by kubelet"
+            told = f"{asked}. Supported version is {VERSION}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
+        if not request.resource_name or not request.endpoint or Path(request.endpoint).name != request.endpoint:
+            told = "a resource name is needed, and an endpoint that is the name of a socket beside ours"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
+        endpoint = self._open_endpoint(request.resource_name, self._directory / request.endpoint)
+        try:
+            await endpoint.open()
+        except PluginFailed as error:
+            await endpoint.close()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        await self._manager.register(request.resource_name, endpoint)
+        log.info("the plug-in for %s at %s registered itself", request.resource_name, endpoint.socket)
+        return pb.Empty()
+
+
+class _Refusing(contextlib.AbstractContextManager["_Refusing"]):
+    """What went wrong inside becomes a status of the call: as Katalyst's plug-ins, UNKNOWN with the text."""
+
+    def __init__(self) -> None:
+        self._why = ""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, CannotAllocate):
+            self._why = str(error)
+        elif isinstance(error, OSError):
+            self._why = f"the decision could not be kept on disk: {error.strerror or error}"
+        return bool(self._why)
+
+    async def told(self, context: Any, response: T) -> T:
+        if self._why:
+            await context.abort(grpc.StatusCode.UNKNOWN, self._why)
+        return response
+
+
+def _echo(message: pb.ResourceRequest) -> dict[str, Any]:
+    """What an answer repeats of its question."""
+    names = (
+        *("pod_uid", "pod_namespace", "pod_name", "container_name", "container_type", "container_index"),
+        *("pod_role", "pod_type", "resource_name", "native_qos_class"),
+    )
+    plain = {name: getattr(message, name) for name in names}
+    return {**plain, "labels": dict(message.labels), "annotations": dict(message.annotations)}

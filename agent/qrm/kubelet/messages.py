@@ -1,0 +1,166 @@
+"""Between messages of the resource plug-in protocol and what we compute with.
+
+Go tells a nil list of hints from an empty one, which mean "no preference" and "impossible": an entry without a value,
+and one with an empty value (reference/qrm.md §2.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from google.protobuf.message import DecodeError
+
+from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
+from agent.qrm.manager.allocation import AllocationInfo, WireHint, WireHints
+from agent.qrm.manager.request import ContainerType, ResourceRequest
+from agent.qrm.manager.topology import Hint
+
+VERSION = "v1alpha1"
+PLUGIN_TYPE = "ResourcePlugin"
+
+# --- requests ----------------------------------------------------------------------------------------------------
+
+
+def request_to_message(request: ResourceRequest, *, aligned: bool) -> pb.ResourceRequest:
+    """An aligned plug-in always gets a hint, if need be without nodes: upstream's answers with one that is nil."""
+    message = pb.ResourceRequest(
+        pod_uid=request.pod_uid,
+        pod_namespace=request.pod_namespace,
+        pod_name=request.pod_name,
+        container_name=request.container_name,
+        container_type=request.container_type.name,
+        container_index=request.container_index,
+        pod_role=request.pod_role,
+        pod_type=request.pod_type,
+        resource_name=request.resource_name,
+        resource_requests=dict(request.resource_requests),
+        labels=dict(request.labels),
+        annotations=dict(request.annotations),
+        native_qos_class=request.native_qos_class,
+    )
+    if aligned:
+        message.hint.CopyFrom(_hint_to_message(request.hint or Hint(None, preferred=False)))
+    return message
+
+
+def request_from_message(message: pb.ResourceRequest) -> ResourceRequest:
+    """Raises ValueError for a kind of container that there is not."""
+    return ResourceRequest(
+        pod_uid=message.pod_uid,
+        pod_namespace=message.pod_namespace,
+        pod_name=message.pod_name,
+        container_name=message.container_name,
+        container_type=ContainerType(message.container_type),
+        container_index=message.container_index,
+        pod_role=message.pod_role,
+        pod_type=message.pod_type,
+        resource_name=message.resource_name,
+        hint=_hint_from_message(message.hint) if message.HasField("hint") else None,
+        resource_requests=dict(message.resource_requests),
+        labels=dict(message.labels),
+        annotations=dict(message.annotations),
+        native_qos_class=message.native_qos_class,
+    )
+
+
+# --- hints -------------------------------------------------------------------------------------------------------
+
+
+def add_hints(response: pb.ResourceHintsResponse, resource: str, hints: Sequence[Hint] | None) -> None:
+    """None is no preference, empty is no way."""
+    entry = response.resource_hints.add(key=resource)
+    if hints is None:
+        return
+    entry.value.SetInParent()
+    entry.value.hints.extend(_hint_to_message(hint) for hint in hints)
+
+
+def hints_of(response: pb.ResourceHintsResponse, resource: str) -> tuple[Hint, ...] | None:
+    """As `add_hints` wrote them; a resource that is not there has no preference."""
+    for entry in reversed(response.resource_hints):  # it is a map on the wire, where the last of a key counts
+        if entry.key == resource:
+            return tuple(map(_hint_from_message, entry.value.hints)) if entry.HasField("value") else None
+    return None
+
+
+def _hint_to_message(hint: Hint) -> pb.TopologyHint:
+    return pb.TopologyHint(nodes=sorted(hint.nodes or ()), preferred=hint.preferred)
+
+
+def _hint_from_message(message: pb.TopologyHint) -> Hint:
+    return Hint(frozenset(message.nodes), message.preferred)
+
+
+# --- allocations -------------------------------------------------------------------------------------------------
+
+
+def info_to_message(info: AllocationInfo) -> pb.ResourceAllocationInfo:
+    """One resource of one container."""
+    message = pb.ResourceAllocationInfo(
+        oci_property_name=info.oci_property_name,
+        is_node_resource=info.is_node_resource,
+        is_scalar_resource=info.is_scalar_resource,
+        allocated_quantity=info.allocated_quantity,
+        allocation_result=info.allocation_result,
+        envs=dict(info.envs),
+        annotations=dict(info.annotations),
+        topology_assignments=dict(info.topology_assignments),
+    )
+    if info.resource_hints is not None:
+        message.resource_hints.SetInParent()
+        message.resource_hints.hints.extend(
+            pb.TopologyHint(nodes=hint.nodes, preferred=hint.preferred) for hint in info.resource_hints.hints if hint
+        )
+    return message
+
+
+def info_from_message(message: pb.ResourceAllocationInfo) -> AllocationInfo:
+    """The same back."""
+    hints = None
+    if message.HasField("resource_hints"):
+        hints = WireHints(tuple(WireHint(tuple(h.nodes), h.preferred) for h in message.resource_hints.hints))
+    return AllocationInfo(
+        oci_property_name=message.oci_property_name,
+        is_node_resource=message.is_node_resource,
+        is_scalar_resource=message.is_scalar_resource,
+        allocated_quantity=message.allocated_quantity,
+        allocation_result=message.allocation_result,
+        envs=dict(message.envs),
+        annotations=dict(message.annotations),
+        resource_hints=hints,
+        topology_assignments=dict(message.topology_assignments),
+    )
+
+
+def info_from_bytes(data: bytes) -> AllocationInfo:
+    """The patched kubelet's form in its checkpoint. Raises ValueError."""
+    try:
+        return info_from_message(pb.ResourceAllocationInfo.FromString(data))
+    except DecodeError as error:
+        raise ValueError(f"no ResourceAllocationInfo: {error}") from None
+
+
+def infos_from_message(message: pb.ResourceAllocation) -> dict[str, AllocationInfo]:
+    """By resource, sorted."""
+    return {name: info_from_message(message.resource_allocation[name]) for name in sorted(message.resource_allocation)}
+
+
+def allocation_message(infos: Mapping[str, AllocationInfo]) -> pb.ResourceAllocation:
+    """By resource."""
+    return pb.ResourceAllocation(resource_allocation={name: info_to_message(info) for name, info in infos.items()})
+
+
+# --- quantities by NUMA node -------------------------------------------------------------------------------------
+
+
+def quantities(by_node: Mapping[int, float]) -> list[pb.TopologyAwareQuantity]:
+    """As a list of messages, by node."""
+    return [pb.TopologyAwareQuantity(resource_value=value, node=node) for node, value in sorted(by_node.items())]
+
+
+def by_node(messages: Iterable[pb.TopologyAwareQuantity]) -> dict[int, float]:
+    """The same back; several of one node are added up."""
+    found: dict[int, float] = {}
+    for message in messages:
+        found[message.node] = found.get(message.node, 0.0) + message.resource_value
+    return found

@@ -1,0 +1,67 @@
+"""What plug-ins answer, and how they are asked, whatever carries it.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.qrm.manager.allocation import AllocationInfo
+from agent.qrm.manager.request import ResourceRequest
+from agent.qrm.manager.topology import Hint
+
+
+class PluginFailed(RuntimeError):
+    """A plug-in did not answer, or answered that it cannot. `status` is gRPC's, NOT_OURS for an answer that makes no
+    sense."""
+
+    def __init__(self, resource: str, method: str, status: str, message: str) -> None:
+        super().__init__(f"the plug-in for {resource} failed in {method}: {status}: {message}")
+        self.resource = resource
+        self.method = method
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a plug-in wants to be asked."""
+
+    pre_start: bool = False
+    aligned: bool = False
+    reconcile: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """How much of a resource, and on which NUMA nodes."""
+
+    total: float
+    by_node: Mapping[int, float]
+    is_node_resource: bool = False
+    is_scalar_resource: bool = False
+
+
+class Asked(Protocol):
+    """A plug-in, as the manager calls it; `endpoint.Endpoint` is one. Everything raises PluginFailed."""
+
+    @property
+    def options(self) -> Options: ...
+
+    async def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None: ...
+
+    async def allocate(self, request: ResourceRequest) -> Mapping[str, AllocationInfo] | None: ...
+
+    async def pre_start(self, request: ResourceRequest) -> None: ...
+
+    async def remove_pod(self, pod_uid: str) -> None: ...
+
+    async def allocations(self) -> Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]: ...
+
+    async def aware(self, pod_uid: str, container: str) -> Mapping[str, Quantity]: ...
+
+    async def allocatable(self) -> Mapping[str, tuple[Quantity, Quantity]]: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,202 @@
+"""Plug-ins come and go in a directory: whoever puts a socket there is asked who it is, and told what became of it.
+
+As the kubelet's plugin watcher does (reference/qrm.md §2.5), looked at once a second instead of by inotify: that is the
+kubelet's own pace of acting, and needs nothing of the file system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from agent.qrm.kubelet.messages import VERSION
+from agent.qrm.kubelet.plugin_api import PluginFailed
+from agent.qrm.kubelet.plugin_client import Endpoint, PluginInfo, ask_info, notify
+from agent.qrm.manager.manager import Manager
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 122.0
+DEEPEST = 8  # directories below directories; the kubelet has no bound, and follows no links either
+
+
+Gone = Callable[[], Awaitable[None]]
+
+
+class Handler(Protocol):
+    """What is done with plug-ins of one type."""
+
+    def validate(self, info: PluginInfo) -> None:
+        """Raises ValueError for one that cannot be registered."""
+        ...
+
+    async def register(self, info: PluginInfo, endpoint: Path) -> Gone:
+        """Take it on; what is given back is called when it goes. Raises PluginFailed."""
+        ...
+
+
+class ResourcePlugins:
+    """Resource plug-ins become endpoints of the manager."""
+
+    def __init__(self, manager: Manager, *, open_endpoint: Callable[[str, Path], Endpoint] = Endpoint) -> None:
+        self._manager = manager
+        self._open_endpoint = open_endpoint
+
+    def validate(self, info: PluginInfo) -> None:
+        """By the versions that it speaks, and that it says for which resource it is."""
+        if VERSION not in info.versions:
+            spoken = ", ".join(info.versions) or "none"
+            raise ValueError(f"manager version, {VERSION}, is not among plugin supported versions {spoken}")
+        if not info.name:
+            raise ValueError("the plug-in does not say for which resource it is")
+
+    async def register(self, info: PluginInfo, endpoint: Path) -> Gone:
+        """Ask for its options, and have the manager ask it from now on."""
+        opened = self._open_endpoint(info.name, endpoint)
+        try:
+            await opened.open()
+        except PluginFailed:
+            await opened.close()
+            raise
+        await self._manager.register(info.name, opened)
+        return lambda: self._manager.deregister(info.name, opened)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Who a socket is: one that was made anew is another, one whose mode or owner was changed is not."""
+
+    inode: int
+    made: int
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A socket that was tried in vain: when again, and how long to wait after that."""
+
+    seen: _Seen
+    due: float
+    pause: float
+
+
+class Registry:
+    """The plug-ins of a directory, by what each of its sockets says of itself. `handlers` are by type."""
+
+    def __init__(
+        self,
+        directory: Path,
+        handlers: dict[str, Handler],
+        *,
+        monotonic: Callable[[], float],
+        every: float = LOOK_EVERY_S,
+    ) -> None:
+        self.directory = directory
+        self._handlers = handlers
+        self._monotonic = monotonic
+        self._every = every
+        self._registered: dict[Path, tuple[_Seen, Gone]] = {}
+        self._attempts: dict[Path, _Attempt] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self.reconcile()
+            except OSError as error:
+                log.warning("the registration directory %s cannot be read: %s", self.directory, error.strerror)
+            except Exception:
+                log.exception("the registration directory %s is looked at again", self.directory)
+            await asyncio.sleep(self._every)
+
+    async def close(self) -> None:
+        """All plug-ins go."""
+        for path in list(self._registered):
+            await self._drop(path)
+
+    async def reconcile(self) -> None:
+        """Sockets that went, or are others now, first; then those that are new. Raises OSError."""
+        there = await asyncio.to_thread(_sockets, self.directory)
+        for path, (seen, _) in list(self._registered.items()):
+            if there.get(path) != seen:
+                await self._drop(path)
+        self._attempts = {path: each for path, each in self._attempts.items() if there.get(path) == each.seen}
+        new = [path for path in sorted(there) if path not in self._registered and self._is_due(path)]
+        await asyncio.gather(*(self._add(path, there[path]) for path in new))
+
+    def _is_due(self, path: Path) -> bool:
+        attempt = self._attempts.get(path)
+        return attempt is None or self._monotonic() >= attempt.due
+
+    async def _add(self, path: Path, seen: _Seen) -> None:
+        try:
+            info = await ask_info(path)
+        except PluginFailed as error:
+            self._failed(path, seen, str(error))
+            return
+        refused, going = await self._register(info, path)
+        if going is not None:
+            self._registered[path] = seen, going
+            self._attempts.pop(path, None)
+            log.info("the plug-in for %s at %s is registered", info.name, path)
+        else:
+            self._failed(path, seen, refused)
+        try:
+            await notify(path, refused)
+        except PluginFailed as error:
+            log.warning("%s was not told what became of its registration: %s", path, error)
+
+    async def _register(self, info: PluginInfo, path: Path) -> tuple[str, Gone | None]:
+        """Why not, in the kubelet's words, or what to do when it goes."""
+        handler = self._handlers.get(info.type)
+        if handler is None:
+            known = f"no handler registered for plugin type: {info.type} at socket {path}"
+            return f"RegisterPlugin error -- {known}", None
+        try:
+            handler.validate(info)
+        except ValueError as error:
+            return f"RegisterPlugin error -- plugin validation failed with err: {error}", None
+        try:
+            return "", await handler.register(info, Path(info.endpoint or path))
+        except PluginFailed as error:
+            return f"RegisterPlugin error -- plugin registration failed with err: {error}", None
+
+    def _failed(self, path: Path, seen: _Seen, why: str) -> None:
+        before = self._attempts.get(path)
+        pause = min(before.pause * 2, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
+        self._attempts[path] = _Attempt(seen, self._monotonic() + pause, pause)
+        if before is None:
+            log.warning("%s is not registered, and will be tried again: %s", path, why)
+
+    async def _drop(self, path: Path) -> None:
+        _, going = self._registered.pop(path)
+        await going()
+        log.info("the plug-in at %s has gone", path)
+
+
+def _sockets(directory: Path, *, depth: int = 0) -> dict[Path, _Seen]:
+    """Unix sockets in and below a directory; names that begin with a dot are left out."""
+    found: dict[Path, _Seen] = {}
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return found
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if stat.S_ISSOCK(status.st_mode):
+            found[Path(entry.path)] = _Seen(status.st_ino, status.st_mtime_ns)
+        elif stat.S_ISDIR(status.st_mode) and depth < DEEPEST:
+            found |= _sockets(Path(entry.path), depth=depth + 1)
+    return found

@@ -1,0 +1,418 @@
+"""The QoS Resource Manager as a process: put together from its settings, started, run, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agent.cgroups.detection import Layout, find_layout
+from agent.cgroups.paths import Driver
+from agent.qrm.cluster_client import Cluster
+from agent.qrm.external_plugins import outside_plugins
+from agent.qrm.kubelet.grpc_server import CannotServe, LegacyRegistration, PluginServer, PodResources, SocketServer
+from agent.qrm.kubelet.messages import PLUGIN_TYPE, info_from_bytes
+from agent.qrm.kubelet.plugin_client import Endpoint
+from agent.qrm.kubelet.registration import Registry, ResourcePlugins
+from agent.qrm.manager.admission import Apply, ManagerSettings
+from agent.qrm.manager.allocation import Allocations
+from agent.qrm.manager.manager import Manager
+from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU
+from agent.qrm.manager.topology import Policy, check_nodes
+from agent.qrm.pages import Pages, Parts
+from agent.qrm.plugins.adjuster import Adjuster, LocalUsage
+from agent.qrm.plugins.base import Plugin
+from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu_topology import Machine
+from agent.qrm.plugins.katalyst import KatalystCpuPlugin, KatalystSettings
+from agent.qrm.plugins.memory import MemoryPlugin
+from agent.qrm.plugins.nic import NicPlugin
+from agent.qrm.plugins.sysfs import NoTopology, read_machine, read_nics
+from agent.qrm.pod_source import ApiPods, Pods, Source, kubelet_pods
+from agent.qrm.pods import QrmPod
+from agent.qrm.reconciler import Rounds
+from agent.qrm.runtime import dry_run
+from agent.qrm.runtime.cgroup import CgroupRuntime
+from agent.qrm.runtime.cri import CriRuntime
+from agent.qrm.settings import AS_KATALYST, CGROUP, CRI, DRY_RUN, SERVER, QrmSettings
+from agent.qrm.store.checkpoint import BadCheckpoint, decode, encode
+from agent.qrm.store.files import StateFile, set_aside, write_atomic
+from agent.qrm.telemetry import QrmMetrics
+from agent.service import node_server
+from agent.service.build import kube_client
+from agent.service.node_server import CannotRun, listening, read_token, stop_signal
+from agent.state.kubelet import KubeletError, kubelet_access
+from watcher import __version__
+from watcher.platform.entry_points import Refused
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.settings.tables import Settings
+from watcher.platform.telemetry.instruments import Instruments
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT = "kubelet_qrm_checkpoint"
+"""Upstream's name."""
+KUBELET_POLICIES = (("cpu_manager_state", "none"), ("memory_manager_state", "None"))
+"""The kubelet's files, and what their policy must be where our plug-ins set cpusets."""
+REGISTER_S = 60.0
+REGISTER_AGAIN_S = 0.2
+
+
+# --- pieces ------------------------------------------------------------------------------------------------------
+
+
+class _KubeletState(msgspec.Struct, rename="camel"):
+    policy_name: str = ""
+
+
+def check_kubelet(settings: QrmSettings) -> None:
+    """Nobody else may set cpusets of containers: the kubelet's managers write theirs every ten seconds. Raises
+    CannotRun; in dry-run, or forced, it is only said."""
+    if not (settings.cpu_plugin or settings.memory_plugin):
+        return
+    for name, harmless in KUBELET_POLICIES:
+        path = settings.kubelet_dir / name
+        try:
+            policy = msgspec.json.decode(path.read_bytes(), type=_KubeletState).policy_name
+        except (OSError, msgspec.DecodeError):
+            continue  # there is none, or it is the kubelet's own matter
+        if policy in (harmless, ""):
+            continue
+        told = f"the kubelet of this node sets cpusets itself: {path} has the policy {policy}"
+        if settings.force or settings.mode == DRY_RUN:
+            log.warning("%s", told)
+            continue
+        what = "cpuManagerPolicy: none" if name.startswith("cpu") else "memoryManagerPolicy: None"
+        raise CannotRun(f"{told}\n  give the kubelet {what}, remove that file and restart it; or set qrm.force")
+
+
+def machine_of(settings: QrmSettings) -> Machine:
+    """The machine. Raises CannotRun."""
+    try:
+        machine = read_machine(settings.sys)
+        check_nodes(Policy(settings.policy), len(machine.nodes))
+    except (NoTopology, ValueError) as error:
+        raise CannotRun(str(error)) from None
+    return machine
+
+
+def cpu_plugin(settings: QrmSettings, machine: Machine) -> Plugin:
+    """The one of the policy that is wanted. Raises ValueError for one that the machine cannot have."""
+    if settings.cpu_policy == AS_KATALYST:
+        # What it keeps has times in it, which must mean the same after a restart.
+        return KatalystCpuPlugin(
+            machine, KatalystSettings(settings.reserved_cpus, reclaim=settings.reclaim), now=time.time
+        )
+    sizes = CpuSettings(settings.reserved_cpus, settings.min_online, settings.min_offline)
+    return CpuPlugin(machine, settings.roles(), sizes)
+
+
+def builtin_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
+    """Those that come with this, as far as they are wanted and can be. Raises CannotRun."""
+    roles = settings.roles()
+    made: list[Plugin] = []
+    try:
+        if settings.cpu_plugin:
+            made.append(cpu_plugin(settings, machine))
+        if settings.memory_plugin and machine.memory:
+            reserved = dict.fromkeys(machine.memory, settings.reserved_memory)
+            made.append(MemoryPlugin(machine, roles, reserved=reserved))
+        elif settings.memory_plugin:
+            log.warning("this machine does not say how much memory its NUMA nodes have: no plug-in for memory")
+    except ValueError as error:
+        raise CannotRun(f"{error}\n  see qrm.reserved_cpus, qrm.reserved_memory") from None
+    if settings.nic_plugin:
+        made.append(NicPlugin(settings.nics or read_nics(settings.sys), nodes=machine.nodes))
+    return made
+
+
+def all_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
+    """Ours, and those of other packages. Raises CannotRun."""
+    plugins = builtin_plugins(settings, machine)
+    try:
+        return plugins + outside_plugins(machine, settings.roles(), plugins)
+    except Refused as error:
+        raise CannotRun(f"{error}\n  {error.hint}") from None
+
+
+def pod_sources(settings: QrmSettings, client: KubeClient | None) -> Pods:
+    """Who tells which pods there are. Raises CannotRun."""
+    sources: list[Source] = []
+    if client is not None:
+        sources.append(ApiPods(client, settings.node_name()))
+    if settings.kubelet is not None:
+        try:
+            access = kubelet_access(
+                settings.kubelet,
+                token_file=settings.kubelet_token_file,
+                authority=settings.kubelet_ca_file,
+                insecure=settings.kubelet_insecure,
+            )
+        except KubeletError as error:
+            raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+        sources.append(kubelet_pods(access, interval=settings.reconcile_period))
+    if not sources:
+        raise CannotRun(
+            "there is neither a Kubernetes API nor a kubelet to tell which pods there are\n"
+            "  set kubernetes.kubeconfig, or qrm.kubelet, or run with --mode server"
+        )
+    return Pods(sources)
+
+
+class Checkpoint:
+    """The allocations on disk."""
+
+    def __init__(self, path: Path, metrics: QrmMetrics) -> None:
+        self._path = path
+        self._metrics = metrics
+        self._written = b""
+
+    def read(self) -> Allocations:
+        """What was kept; one that is damaged is set aside. Raises CannotRun where it cannot be read."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return Allocations()
+        except OSError as error:
+            raise CannotRun(f"the checkpoint {self._path} cannot be read: {error.strerror}") from None
+        try:
+            allocations = decode(data, from_message=info_from_bytes)
+        except BadCheckpoint as error:
+            self._metrics.checkpoints["corrupt"] += 1
+            set_aside(self._path, str(error))
+            return Allocations()
+        self._written = data
+        return allocations
+
+    async def save(self, allocations: Allocations) -> None:
+        """Bring them to disk, if they are others than there. Raises OSError."""
+        data = encode(allocations)
+        if data == self._written:
+            return
+        try:
+            await asyncio.to_thread(write_atomic, self._path, data)
+        except OSError:
+            self._metrics.checkpoints["failed"] += 1
+            raise
+        self._metrics.checkpoints["written"] += 1
+        self._written = data
+
+
+def layout_finder(settings: QrmSettings) -> Callable[[], Layout]:
+    """Where control groups are, each time anew: a kubelet may start after us."""
+    driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
+    return lambda: find_layout(str(settings.cgroup), driver=driver, nest=settings.cgroup_nest)
+
+
+def applier(settings: QrmSettings, stack: AsyncExitStack) -> Apply:
+    """How decisions get to containers."""
+    if settings.mode == CRI:
+        runtime = CriRuntime(settings.runtime_socket)
+        stack.push_async_callback(runtime.close)
+        return runtime.apply
+    if settings.mode == CGROUP:
+        return CgroupRuntime(layout_finder(settings)).apply
+    return dry_run
+
+
+# --- put together ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def assembled(settings: QrmSettings, everything: Settings) -> AsyncIterator[Parts]:
+    """Everything that runs, from its start to its end. Raises CannotRun."""
+    check_kubelet(settings)
+    async with AsyncExitStack() as stack:
+        metrics = QrmMetrics()
+        machine = machine_of(settings)
+        try:
+            settings.state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+        except OSError as error:
+            raise CannotRun(f"the directory {settings.state_dir} cannot be made: {error.strerror}") from None
+        builtin = await _serve_plugins(settings, all_plugins(settings, machine), stack)
+        parts = Parts(settings, metrics, builtin)
+        if settings.mode != SERVER:
+            parts.rounds = await _manage(parts, everything, machine, stack)
+        if CPU in builtin and isinstance(plugin := builtin[CPU].plugin, CpuPlugin):
+            metrics.cpu = plugin
+            if settings.adjust:
+                parts.adjuster = metrics.adjuster = await _adjust(parts, builtin[CPU], stack)
+        elif settings.watcher is not None:
+            log.warning("qrm.watcher is not asked: only pools by role (qrm.cpu_policy) are resized by load")
+        yield parts
+
+
+async def _serve_plugins(
+    settings: QrmSettings, plugins: list[Plugin], stack: AsyncExitStack
+) -> Mapping[str, PluginServer]:
+    served = {}
+    for plugin in plugins:
+        state = StateFile(settings.state_dir / f"{plugin.name}_state")
+        server = PluginServer(plugin, settings.plugins_dir / f"{plugin.name}.sock", state)
+        try:
+            await server.start()
+        except CannotServe as error:
+            raise CannotRun(str(error)) from None
+        stack.push_async_callback(server.stop)
+        served[plugin.resource] = server
+    return served
+
+
+async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: AsyncExitStack) -> Rounds:
+    """The manager, with its plug-ins found and its rounds going on."""
+    settings, metrics = parts.settings, parts.metrics
+    checkpoint = Checkpoint(settings.state_dir / CHECKPOINT, metrics)
+    allocations = await asyncio.to_thread(checkpoint.read)
+    manager = Manager(
+        ManagerSettings(
+            nodes=frozenset(machine.nodes),
+            cpus=machine.all,
+            policy=Policy(settings.policy),
+            pod_scope=settings.scope == "pod",
+            names=settings.all_names(),
+            skip_annotations=frozenset(settings.skip_annotations),
+            nic_roles=frozenset(settings.nic_roles),
+            recent=0.0,
+        ),
+        allocations,
+        save=partial(checkpoint.save, allocations),
+        monotonic=time.monotonic,
+    )
+    observed = partial(Endpoint, observe=metrics.observe_call)
+    handler = ResourcePlugins(manager, open_endpoint=observed)
+    registry = Registry(settings.plugins_dir, {PLUGIN_TYPE: handler}, monotonic=time.monotonic)
+    stack.push_async_callback(registry.close)
+    await _registered(registry, manager, parts)
+    client = kube_client(settings.kubernetes, everything)
+    pods = pod_sources(settings, client)
+    cluster = None
+    if client is not None:
+        stack.push_async_callback(client.close)
+        evicts = settings.evict_inadmissible and settings.mode in (CRI, CGROUP)
+        cluster = Cluster(client, node=settings.node_name(), evicts=evicts, clock=time.time)
+    await pods.start()
+    stack.push_async_callback(pods.close)
+    publishes = cluster is not None and settings.publish_capacity and settings.mode in (CRI, CGROUP)
+    rounds = Rounds(
+        manager,
+        pods,
+        applier(settings, stack),
+        period=settings.reconcile_period,
+        report=cluster.inadmissible if cluster is not None else None,
+        publish=partial(cluster.publish, manager, partial(_offered, parts)) if cluster and publishes else None,
+    )
+    metrics.rounds, rounds.observe = rounds, metrics.observe_round
+    listing = PodResources(manager, lambda: rounds.known, cpus=machine.all - settings.reserved_cpus)
+    await _answer(settings.pod_resources_path, listing.add_to, stack)
+    legacy = LegacyRegistration(manager, settings.state_dir, open_endpoint=observed)
+    await _answer(settings.state_dir / "kubelet.sock", legacy.add_to, stack)
+    stack.push_async_callback(rounds.close)
+    _in_background(stack, registry.run(), "qrm-registration")
+    _in_background(stack, rounds.run(), "qrm-rounds")
+    return rounds
+
+
+def _offered(parts: Parts) -> dict[str, float]:
+    """What is published of the CPUs that offline pods leave idle: whole ones, as Kubernetes wants it."""
+    name, last = parts.settings.headroom_resource, parts.adjuster.last if parts.adjuster is not None else None
+    if name is None or last is None:
+        return {}
+    return {name: float(math.floor(last.headroom * (1000 if name == RECLAIMED_MILLICPU else 1)))}
+
+
+async def _registered(registry: Registry, manager: Manager, parts: Parts) -> None:
+    """Wait for our own plug-ins, before the first pod: one that is admitted without a plug-in has nothing of its
+    resource. Raises CannotRun."""
+    give_up = time.monotonic() + REGISTER_S
+    while True:
+        await registry.reconcile()
+        missing = sorted(name for name in parts.builtin if not manager.plugins.get(name))
+        if not missing:
+            return
+        if time.monotonic() > give_up:
+            where = parts.settings.plugins_dir
+            raise CannotRun(f"the plug-in for {missing[0]} did not register in {where}: the log says why")
+        await asyncio.sleep(REGISTER_AGAIN_S)
+
+
+async def _answer(path: Path, add: Callable[[Any], None], stack: AsyncExitStack) -> None:
+    """Serve this on a socket. Raises CannotRun."""
+    server = SocketServer(path, [add])
+    try:
+        await server.start()
+    except CannotServe as error:
+        raise CannotRun(str(error)) from None
+    stack.push_async_callback(server.stop)
+
+
+async def _adjust(parts: Parts, cpu: PluginServer, stack: AsyncExitStack) -> Adjuster:
+    """The adjuster, at work."""
+    settings, rounds = parts.settings, parts.rounds
+    windows = None
+    if settings.watcher is not None:
+        from agent.qrm.node_windows import node_windows
+
+        token = read_token(settings.watcher_token_file)
+        windows = node_windows(settings.watcher, settings.node_name(), token=token)
+        await windows.start()
+        stack.push_async_callback(windows.close)
+    usage = LocalUsage(layout_finder(settings), monotonic=time.monotonic)
+    stack.callback(usage.close)
+
+    def pods() -> Sequence[QrmPod] | None:
+        if rounds is None:
+            return ()  # somebody else's: what the plug-in knows of them must do
+        return rounds.known if rounds.settled else None
+
+    adjuster = Adjuster(
+        cpu,
+        settings=settings.resizing(),
+        windows=windows,
+        usages=usage,
+        pods=pods,
+        monotonic=time.monotonic,
+        clock=time.time,
+    )
+    _in_background(stack, adjuster.run(settings.adjust_interval), "qrm-adjuster")
+    return adjuster
+
+
+def _in_background(stack: AsyncExitStack, work: Coroutine[None, None, None], name: str) -> None:
+    """Until the stack unwinds."""
+    task = asyncio.create_task(work, name=name)
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    stack.push_async_callback(end)
+
+
+# --- run ---------------------------------------------------------------------------------------------------------
+
+
+def run(settings: QrmSettings, everything: Settings) -> int:
+    """Until told to stop; the exit code."""
+    return node_server.run(serve(settings, everything), name="qrm")
+
+
+async def serve(settings: QrmSettings, everything: Settings) -> int:
+    """Start, run until a signal, end. What was set on containers stays."""
+    stop = stop_signal(renewing="settings need a restart")
+    async with assembled(settings, everything) as parts:
+        telemetry = Instruments(version=__version__, cluster=everything.cluster.name or "")
+        telemetry.add(parts.metrics)
+        async with listening(settings, Pages(parts, telemetry), telemetry) as address:
+            log.info("plug-ins register in %s; the mode is %s", settings.plugins_dir, settings.mode)
+            print(f"load-watcher qrm listens on {address}", flush=True)
+            await stop.wait()
+            log.info("stopping; what containers have stays")
+    return 0

@@ -1,0 +1,579 @@
+"""The manager: admits pods by asking plug-ins, keeps what they answered, and brings it to the containers.
+
+One lock over all that changes; what a plug-in decided is in the checkpoint before a pod is told that it may run. The
+rules, and upstream's faults that are mended here, are those of reference/qrm.md §3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from agent.qrm.cpuset import parse, text
+from agent.qrm.kubelet.plugin_api import Asked, PluginFailed, Quantity
+from agent.qrm.manager.admission import (
+    AFFINITY_ERROR,
+    AFFINITY_MESSAGE,
+    UNEXPECTED_ERROR,
+    Admission,
+    Apply,
+    ApplyFailed,
+    GivenBack,
+    ManagerSettings,
+    NotAllocated,
+    Offered,
+    Reconciled,
+    Started,
+    _growth,
+    _Registered,
+    _suffices,
+    _words,
+)
+from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo, Allocations
+from agent.qrm.manager.oci import BadProperty, Properties, properties_of
+from agent.qrm.manager.request import NIC, RECLAIMED_MILLICPU, ContainerType, ResourceRequest, may_be_of_node
+from agent.qrm.manager.topology import Hint, Merged, Policy, merge
+from agent.qrm.pods import PodContainer, QrmPod
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 300.0
+"""A plug-in that stopped is missed for so long before its resource counts as gone."""
+REFRESH_S = 60.0
+"""What a container has is set again after so long even if nothing changed: somebody else may have written."""
+FRESH_S = 10.0
+"""A plug-in that registered just now and knows of nothing is not believed for so long."""
+
+
+class Manager:
+    """Over a store of allocations. `save` brings it to disk and raises OSError; `monotonic` gives seconds."""
+
+    def __init__(
+        self,
+        settings: ManagerSettings,
+        allocations: Allocations,
+        *,
+        save: Callable[[], Awaitable[None]],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.settings = settings
+        self.allocations = allocations
+        self.registrations = 0
+        """Times that a plug-in was registered, or told for the first time since what it gave."""
+        self._save = save
+        self._monotonic = monotonic
+        self._lock = asyncio.Lock()
+        self._applied: dict[str, tuple[Properties, float]] = {}
+        self._hints: dict[tuple[str, str], dict[str, Hint]] = {}
+        self._lacking: dict[tuple[str, str], dict[str, str]] = {}
+        self._admitted: dict[str, float] = {}
+        # Resources of before the restart are ours: who may not do without them waits for their plug-in.
+        self._registered = {name: _Registered(None, 0.0, stopped=monotonic()) for name in allocations.resources}
+
+    # --- plug-ins ----------------------------------------------------------------------------------------------------
+
+    async def register(self, resource: str, endpoint: Asked) -> None:
+        """The newest of a resource's plug-ins is the one that is asked; the one before it is closed."""
+        before = self._registered.get(resource)
+        self._registered[resource] = _Registered(endpoint, self._monotonic())
+        self.registrations += 1
+        if before is not None and before.endpoint is not None and before.endpoint is not endpoint:
+            await before.endpoint.close()
+
+    async def deregister(self, resource: str, endpoint: Asked | None = None) -> None:
+        """A plug-in stopped; what it allocated stays. Given `endpoint`, only if that is still the one."""
+        known = self._registered.get(resource)
+        if known is None or known.endpoint is None or (endpoint is not None and known.endpoint is not endpoint):
+            return
+        stopped, known.endpoint, known.stopped = known.endpoint, None, self._monotonic()
+        await stopped.close()
+
+    @property
+    def plugins(self) -> dict[str, bool]:
+        """By resource, whether somebody serves it now."""
+        return {name: known.endpoint is not None for name, known in sorted(self._registered.items())}
+
+    def _live(self) -> list[tuple[str, Asked]]:
+        return [(name, known.endpoint) for name, known in sorted(self._registered.items()) if known.endpoint]
+
+    # --- admission ---------------------------------------------------------------------------------------------------
+
+    async def admit(self, pod: QrmPod, *, active: Collection[str] | None = None) -> Admission:
+        """Hints, their merge, and allocations of every container, init containers first; all or nothing. `active` are
+        the UIDs of all pods that run, None while that is not known."""
+        async with self._lock:
+            if pod.is_skipped(self.settings.skip_annotations, first=True):
+                return Admission(admitted=True)
+            await self._forget(active)
+            new = pod.uid not in self.allocations.pods
+            self._admitted[pod.uid] = self._monotonic()
+            decided: dict[str, Mapping[str, Hint]] = {}
+            offered: dict[str, Offered] = {}
+            try:
+                aligns = self.settings.policy is not Policy.NONE
+                together = await self._merge_pod(pod) if aligns and self.settings.pod_scope else None
+                for container, kind, index in pod.typed():
+                    merged, hints = together or await self._merge(pod, container, kind, index)
+                    decided[container.name], offered[container.name] = merged.hints, hints
+                    if not merged.admit:
+                        back = await self._undo(pod, new=new)
+                        return Admission(False, AFFINITY_ERROR, AFFINITY_MESSAGE, decided, offered, given_back=back)
+                    self._hints[pod.uid, container.name] = dict(merged.hints)
+                    await self._allocate(pod, container, kind, index, again=False)
+                await self._save()
+            except (NotAllocated, OSError) as error:
+                failed = {error.container: {error.resource: str(error)}} if isinstance(error, NotAllocated) else {}
+                back = await self._undo(pod, new=new)
+                told = f"Allocate failed due to {_words(error)}, which is unexpected"
+                return Admission(False, UNEXPECTED_ERROR, told, decided, offered, failed, back)
+            lacks = {each.name: self.lacking(pod.uid, each.name) for each in pod.containers}
+            return Admission(
+                admitted=True,
+                decided=decided,
+                offered=offered,
+                failed={name: lacking for name, lacking in lacks.items() if lacking},
+            )
+
+    async def _undo(self, pod: QrmPod, *, new: bool) -> GivenBack:
+        """What a pod that is not admitted was given goes back at once, if it had nothing before."""
+        self._admitted.pop(pod.uid, None)
+        if not new:
+            return GivenBack.NONE
+        # It runs without anything now, for the reason of its refusal and not for this one.
+        self._lacking = {key: lacks for key, lacks in self._lacking.items() if key[0] != pod.uid}
+        removed = await self._remove(pod.uid)
+        try:
+            await self._save()
+        except OSError as error:
+            log.error("the checkpoint cannot be written: %s", _words(error))
+        return GivenBack.ALL if removed else GivenBack.LATER
+
+    async def _merge(
+        self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int
+    ) -> tuple[Merged, Offered]:
+        hints: dict[str, tuple[Hint, ...] | None] = {}
+        if self.settings.policy is not Policy.NONE:
+            for request in self._requests(pod, container, kind, index):
+                hints[request.resource_name] = await self._hints_for(request)
+        return await self._merged(hints), hints
+
+    async def _merge_pod(self, pod: QrmPod) -> tuple[Merged, Offered]:
+        """One decision for the whole pod: hints for the sum of what its containers ask for."""
+        hints: dict[str, tuple[Hint, ...] | None] = {}
+        for own, request in self._summed(pod):
+            hints[request.resource_name] = await self._hints_for(request, own=own)
+        return await self._merged(hints), hints
+
+    async def _merged(self, hints: Offered) -> Merged:
+        decide = partial(merge, self.settings.policy, self.settings.nodes, [hints])
+        # On the largest machines this policy may take a tenth of a second, the others never more than a few ms.
+        return await asyncio.to_thread(decide) if self.settings.policy is Policy.NUMERIC else decide()
+
+    def _summed(self, pod: QrmPod) -> Iterable[tuple[ResourceRequest, ResourceRequest]]:
+        """By resource, what the main container asks for, and what the pod does as Kubernetes counts it: containers and
+        sidecars together, or the largest init container."""
+        main: dict[str, ResourceRequest] = {}
+        sums: dict[str, float] = {}
+        most: dict[str, float] = {}
+        for container, kind, index in pod.typed():
+            for request in self._requests(pod, container, kind, index):
+                name = request.resource_name
+                if kind is ContainerType.INIT:
+                    most[name] = max(most.get(name, 0.0), request.quantity)
+                    continue
+                sums[name] = sums.get(name, 0.0) + request.quantity
+                if name not in main or kind is ContainerType.MAIN:
+                    main[name] = request
+        for name, request in main.items():
+            yield request, replace(request, resource_requests={name: max(sums[name], most.get(name, 0.0))})
+
+    async def _hints_for(
+        self, request: ResourceRequest, *, own: ResourceRequest | None = None
+    ) -> tuple[Hint, ...] | None:
+        """Stored hints first: after a restart they count, whether the plug-in is back or not. `own` is what the stored
+        allocation must suffice for, if that is a part of the request alone."""
+        stored = self.allocations.get(request.pod_uid, request.container_name, request.resource_name)
+        enough = stored is not None and _suffices(stored, own or request)
+        if stored is not None and enough and stored.hints and not self._strange(stored.hints):
+            return stored.hints
+        # Who has enough of what comes from anywhere, as from a pool, keeps it while nobody can be asked.
+        unasked = None if stored is not None and enough and not stored.hints else ()
+        known = self._registered.get(request.resource_name)
+        endpoint = known.endpoint if known else None
+        if endpoint is None:
+            return unasked
+        if not endpoint.options.aligned:
+            return None
+        try:
+            hints = await endpoint.hints(request)
+        except PluginFailed as error:
+            log.warning("no hints for %s/%s: %s", request.pod_namespace, request.pod_name, error)
+            return unasked
+        if hints is not None and (strange := self._strange(hints)):
+            log.warning("the plug-in for %s names NUMA nodes that are not there", request.resource_name)
+            return tuple(hint for hint in hints if hint not in strange)
+        return hints
+
+    def _strange(self, hints: Iterable[Hint]) -> list[Hint]:
+        """Those with NUMA nodes that this machine has not."""
+        return [hint for hint in hints if (hint.nodes or frozenset()) - self.settings.nodes]
+
+    async def _allocate(
+        self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int, *, again: bool
+    ) -> None:
+        """Every resource of a container that is not stored, or stored with less than it asks for. Raises
+        NotAllocated."""
+        if again and kind is ContainerType.INIT:
+            return
+        hints = self._hints.get((pod.uid, container.name), {})
+        for request in self._requests(pod, container, kind, index):
+            name = request.resource_name
+            stored = self.allocations.get(pod.uid, container.name, name)
+            if stored is not None and stored.is_scalar_resource and _suffices(stored, request):
+                continue
+            known = self._registered[name]
+            try:
+                if known.endpoint is None:
+                    raise PluginFailed(name, "Allocate", "UNAVAILABLE", "it is not registered at the moment")
+                if not again and stored is None and not await self._remembers(name, known, known.endpoint):
+                    raise PluginFailed(name, "Allocate", "UNAVAILABLE", "it knows nothing yet of what it gave before")
+                answer = await known.endpoint.allocate(replace(request, hint=hints.get(name)))
+                given = self._checked(request, answer, new=stored is None)
+            except PluginFailed as error:
+                if not pod.may_skip_errors:
+                    raise NotAllocated(str(error), container=container.name, resource=name) from None
+                lacks = self._lacking.setdefault((pod.uid, container.name), {})
+                if lacks.get(name) != str(error):  # every round tries again
+                    log.warning("%s, container %s, runs without its %s: %s", pod.key, container.name, name, error)
+                lacks[name] = str(error)
+                continue
+            self._lacking.get((pod.uid, container.name), {}).pop(name, None)
+            for resource, info in given.items():
+                self.allocations.set(pod.uid, container.name, resource, info)
+            self._check_told(pod, container, name, {})
+
+    async def _remembers(self, name: str, known: _Registered, endpoint: Asked) -> bool:
+        """Whether a plug-in knows of anything that it gave. One that does not has lost its state, or not read it yet,
+        and may give a new container what is another's own. Rounds ask it anew, first for those who have something."""
+        if known.remembers or not endpoint.options.reconcile or name not in self.allocations.resources:
+            known.remembers = True  # from here on all that is stored is of its giving
+            return True
+        try:
+            known.remembers = bool(await endpoint.allocations())
+        except PluginFailed:
+            return True  # it cannot say, and may still allocate
+        return known.remembers
+
+    def _checked(
+        self, request: ResourceRequest, answer: Mapping[str, AllocationInfo] | None, *, new: bool
+    ) -> Mapping[str, AllocationInfo]:
+        """An answer that can be kept: its values are values of their properties, and its own resource is as much as was
+        asked for, unless it is 0, which is a part of another container's, or the container has it already: a pool may
+        have become smaller since. Raises PluginFailed."""
+        given = answer or {}
+        try:
+            self._properties(given)
+        except BadProperty as error:
+            raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", str(error)) from None
+        own = given.get(request.resource_name)
+        if not new or own is None or not own.is_scalar_resource or own.allocated_quantity == 0:
+            return given
+        if _suffices(own, request):
+            return given
+        told = f"{request.quantity:g} were asked for, and it gave {own.allocated_quantity:g}"
+        raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", told)
+
+    def _check_told(
+        self, pod: QrmPod, container: PodContainer, resource: str, more: Mapping[str, AllocationInfo]
+    ) -> None:
+        """What the container has together can be set on it, with what the plug-in for `resource` says now, before that
+        takes the place of what is stored. Raises NotAllocated."""
+        try:
+            self._properties({**self.allocations.of(pod.uid, container.name), **more})
+        except BadProperty as error:
+            told = f"container {container.name}: {error}"
+            raise NotAllocated(told, container=container.name, resource=resource) from None
+
+    def _properties(self, infos: Mapping[str, AllocationInfo]) -> Properties:
+        """What they set, on CPUs that there are, in quantities that there may be. Raises BadProperty."""
+        for resource, info in infos.items():
+            if not 0 <= info.allocated_quantity < math.inf:
+                raise BadProperty(f"{resource} has the quantity {info.allocated_quantity}, which is none")
+        found = properties_of(infos)
+        known = self.settings.cpus
+        if known is not None and (strange := parse(str(found.get(CPUSET_CPUS, ""))) - known):
+            raise BadProperty(f"{CPUSET_CPUS} {text(strange)} is not on this machine, or offline")
+        return found
+
+    def _requests(
+        self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int
+    ) -> Iterable[ResourceRequest]:
+        """One for each resource of ours that a container asks for, by name. Raises NotAllocated for two names of one
+        resource."""
+        found: dict[str, ResourceRequest] = {}
+        wanted = dict(container.requests)
+        names = self.settings.names
+        if pod.role in self.settings.nic_roles and NIC not in {names.get(asked, asked) for asked in wanted}:
+            wanted[NIC] = 1.0
+        for asked, quantity in sorted(wanted.items()):
+            name = names.get(asked, asked)
+            if name not in self._registered or quantity <= 0 or not math.isfinite(quantity):
+                continue
+            if name in found:
+                told = f"container {container.name} asks for {name} under two names, {asked} is one"
+                raise NotAllocated(told, container=container.name, resource=name)
+            own = quantity / 1000 if asked == RECLAIMED_MILLICPU != name else quantity
+            found[name] = ResourceRequest(
+                pod_uid=pod.uid,
+                pod_namespace=pod.namespace,
+                pod_name=pod.name,
+                container_name=container.name,
+                container_type=kind,
+                container_index=index,
+                pod_role=pod.role,
+                pod_type=pod.type,
+                resource_name=name,
+                # Under both names: upstream's manager keeps the one that was asked for, its plug-ins read the other.
+                resource_requests={asked: quantity, name: own},
+                labels=pod.labels,
+                annotations=pod.annotations,
+                native_qos_class=pod.qos_class,
+            )
+        return found.values()
+
+    # --- pods that have gone -----------------------------------------------------------------------------------------
+
+    async def _forget(self, active: Collection[str] | None) -> None:
+        """Pods that no longer run give back what they have, on every plug-in; where one cannot be told, later."""
+        if active is None:
+            return
+        now = self._monotonic()
+        self._admitted = {uid: at for uid, at in self._admitted.items() if now - at < self.settings.recent}
+        for uid in sorted(self.allocations.pods - set(active) - self._admitted.keys()):
+            await self._remove(uid)
+
+    async def _remove(self, uid: str) -> bool:
+        """Whether every plug-in was told, and all is free; else it stays, to be tried again."""
+        for name, endpoint in self._live():
+            try:
+                await endpoint.remove_pod(uid)
+            except PluginFailed as error:
+                log.warning("the plug-in for %s was not told that pod %s is gone, and will be: %s", name, uid, error)
+                return False
+        self.allocations.remove(uid)
+        self._hints = {key: hints for key, hints in self._hints.items() if key[0] != uid}
+        return True
+
+    # --- containers that start, and those that run -------------------------------------------------------------------
+
+    async def container_options(self, pod: QrmPod, container_name: str) -> Started | None:
+        """What to create a container with; None for a pod that is left alone. What is missing is allocated now, and
+        plug-ins that asked for it are told that it begins.
+
+        Raises NotAllocated, BadProperty, OSError where the checkpoint cannot be written, and KeyError for a container
+        that the pod has not.
+        """
+        async with self._lock:
+            if pod.is_skipped(self.settings.skip_annotations, first=True):
+                return None
+            typed = {container.name: (container, kind, index) for container, kind, index in pod.typed()}
+            container, kind, index = typed[container_name]
+            await self._allocate(pod, container, kind, index, again=True)
+            await self._save()
+            await self._pre_start(self._requests(pod, container, kind, index))
+            envs: dict[str, str] = {}
+            annotations: dict[str, str] = {}
+            infos = self.allocations.of(pod.uid, container_name)
+            for resource, info in infos.items():
+                for kept, more in ((envs, info.envs), (annotations, info.annotations)):
+                    for name, value in more.items():
+                        if kept.setdefault(name, value) != value:
+                            log.warning("%s sets %s otherwise than another resource, which counts", resource, name)
+            return Started(envs, annotations, properties_of(infos))
+
+    async def _pre_start(self, requests: Iterable[ResourceRequest]) -> None:
+        """Raises NotAllocated where a plug-in that wants to know cannot be told."""
+        for request in requests:
+            endpoint = self._registered[request.resource_name].endpoint
+            if endpoint is None or not endpoint.options.pre_start:
+                continue
+            try:
+                await endpoint.pre_start(request)
+            except PluginFailed as error:
+                told, resource = str(error), request.resource_name
+                raise NotAllocated(told, container=request.container_name, resource=resource) from None
+
+    async def reconcile(self, pods: Sequence[QrmPod], apply: Apply) -> Reconciled:
+        """One round: what plug-ins say now takes the place of what is stored, and is set on containers, those that
+        lose CPUs before those that gain them. Raises OSError where the checkpoint cannot be written."""
+        async with self._lock:
+            active = {pod.uid for pod in pods}
+            await self._forget(active)
+            told = await self._told()
+            await self._drop_orphans(told, active)
+            self._lacking = {key: lacks for key, lacks in self._lacking.items() if key[0] in active and lacks}
+            failed: dict[str, str] = {}
+            running = self._running(pods)
+            for pod, container, kind, index in running:
+                try:
+                    await self._renew(pod, container, kind, index, told)
+                except NotAllocated as error:
+                    failed[f"{pod.key}/{container.name}"] = str(error)
+            await self._save()
+            return await self._apply([(pod, container) for pod, container, _, _ in running], apply, failed)
+
+    def _running(self, pods: Iterable[QrmPod]) -> list[tuple[QrmPod, PodContainer, ContainerType, int]]:
+        """Containers of ours that run, with their type and index; those that lack something after those that do not."""
+        running = [
+            (pod, container, kind, index)
+            for pod in pods
+            if not pod.is_skipped(self.settings.skip_annotations, first=False)
+            for container, kind, index in pod.typed()
+            if container.id and kind is not ContainerType.INIT
+        ]
+        return sorted(running, key=lambda each: bool(self.lacking(each[0].uid, each[1].name)))
+
+    async def _told(self) -> dict[str, Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]]:
+        """What each plug-in that may change its mind says of all containers; without those that failed."""
+        found = {}
+        for name, endpoint in self._live():
+            if not endpoint.options.reconcile:
+                continue
+            try:
+                answer = await endpoint.allocations()
+            except PluginFailed as error:
+                log.warning("%s; its containers stay as they are", error)
+                continue
+            if not answer and self._monotonic() - self._registered[name].since < FRESH_S:
+                continue  # it has not read its own state yet
+            if not self._registered[name].remembers:  # those who waited for that are tried again
+                self.registrations += 1
+                self._registered[name].remembers = True
+            found[name] = answer
+        return found
+
+    async def _drop_orphans(self, told: Mapping[str, Mapping[str, object]], active: Collection[str]) -> None:
+        """A plug-in that was away while a pod ended has it still, and nobody else remembers that pod."""
+        for name, pods in told.items():
+            endpoint = self._registered[name].endpoint
+            for uid in sorted(pods.keys() - set(active) - self._admitted.keys() - self.allocations.pods):
+                try:
+                    if endpoint is not None:
+                        await endpoint.remove_pod(uid)
+                except PluginFailed as error:
+                    log.warning("%s", error)
+                    break
+
+    async def _renew(
+        self,
+        pod: QrmPod,
+        container: PodContainer,
+        kind: ContainerType,
+        index: int,
+        told: Mapping[str, Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]],
+    ) -> None:
+        missing = False
+        for request in self._requests(pod, container, kind, index):
+            name = request.resource_name
+            if name not in told:
+                continue
+            infos = told[name].get(pod.uid, {}).get(container.name, {})
+            self._check_told(pod, container, name, infos)
+            for resource, info in infos.items():
+                self.allocations.set(pod.uid, container.name, resource, info)
+            if infos:
+                self._lacking.get((pod.uid, container.name), {}).pop(name, None)
+            else:
+                self.allocations.remove(pod.uid, container.name, name)
+                missing = True
+        if missing:
+            await self._allocate(pod, container, kind, index, again=True)
+
+    async def _apply(
+        self, running: Sequence[tuple[QrmPod, PodContainer]], apply: Apply, failed: dict[str, str]
+    ) -> Reconciled:
+        now, due = self._monotonic(), []
+        self._applied = {id: kept for id, kept in self._applied.items() if id in {each.id for _, each in running}}
+        for pod, container in running:
+            try:
+                properties = self._properties(self.allocations.of(pod.uid, container.name))
+            except BadProperty as error:
+                failed[f"{pod.key}/{container.name}"] = str(error)
+                continue
+            before, at = self._applied.get(container.id, ({}, -math.inf))
+            if properties and (properties != before or now - at >= REFRESH_S):
+                due.append((_growth(before, properties), pod.uid, container.name, pod, container, properties))
+        applied = []
+        for *_, pod, container, properties in sorted(due, key=lambda each: each[:3]):
+            try:
+                await apply(pod, container, properties)
+            except ApplyFailed as error:
+                failed[f"{pod.key}/{container.name}"] = str(error)
+                continue
+            self._applied[container.id] = properties, now
+            applied.append(f"{pod.key}/{container.name}")
+        return Reconciled(tuple(applied), failed)
+
+    # --- for others --------------------------------------------------------------------------------------------------
+
+    async def capacity(self) -> tuple[dict[str, float], dict[str, float], tuple[str, ...]]:
+        """Capacity and allocatable of what is to stand in the node's status, and the resources that are gone from it
+        since their plug-in has been away for GRACE_S."""
+        capacity: dict[str, float] = {}
+        allocatable: dict[str, float] = {}
+        removed = []
+        scalars = self.allocations.scalars()
+        stored = self.allocations.resources
+        for name, known in sorted(self._registered.items()):
+            of_node = name in scalars if name in stored else known.of_node
+            if of_node is None:
+                of_node = may_be_of_node(name)
+            if known.endpoint is None:
+                if known.stopped is not None and self._monotonic() - known.stopped > GRACE_S and of_node:
+                    removed.append(name)
+                continue
+            try:
+                found = await known.endpoint.allocatable()
+            except PluginFailed as error:
+                log.warning("%s", error)
+                found = {}
+                if of_node:
+                    capacity[name] = allocatable[name] = 0.0
+            if name in found:
+                known.of_node = found[name][0].is_node_resource and found[name][0].is_scalar_resource
+            for resource, (free, whole) in found.items():
+                if free.is_node_resource and free.is_scalar_resource:
+                    # Never less than what is given away: pods that run would be refused at their next admission.
+                    allocatable[resource] = max(free.total, float(math.ceil(scalars.get(resource, 0.0))))
+                    capacity[resource] = whole.total
+        return capacity, allocatable, tuple(removed)
+
+    def lacking(self, pod_uid: str, container: str) -> dict[str, str]:
+        """The resources that a container asked for and runs without, and why."""
+        return dict(self._lacking.get((pod_uid, container), {}))
+
+    async def aware(self, pod: QrmPod, container: str) -> dict[str, Quantity]:
+        """What a container has, by resource, of every plug-in that answers."""
+        if pod.is_skipped(self.settings.skip_annotations, first=True):
+            return {}
+        found: dict[str, Quantity] = {}
+        for _, endpoint in self._live():
+            try:
+                found.update(await endpoint.aware(pod.uid, container))
+            except PluginFailed as error:
+                log.warning("%s", error)
+        return found
+
+    async def allocatable(self) -> dict[str, tuple[Quantity, Quantity]]:
+        """What there is for pods, and what there is, by resource, of every plug-in that answers."""
+        found: dict[str, tuple[Quantity, Quantity]] = {}
+        for _, endpoint in self._live():
+            try:
+                found.update(await endpoint.allocatable())
+            except PluginFailed as error:
+                log.warning("%s", error)
+        return found

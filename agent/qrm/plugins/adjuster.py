@@ -1,0 +1,311 @@
+"""The QoS-aware adjuster: what the node's load says about the pools is done to them, every few seconds, and told.
+
+What is known comes together here: the watcher's windows of this node, what the containers of each pool use now, what
+they asked for. `resize` decides; the plug-in keeps the decision; the manager's next round brings it to the containers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from agent.cgroups.base import Tree
+from agent.cgroups.detection import Layout, NoCgroups, open_tree
+from agent.cgroups.errors import CgroupError
+from agent.model import ContainerState, PodState
+from agent.qos import QosClass
+from agent.qrm import cpuset
+from agent.qrm.cpuset import CpuSet
+from agent.qrm.kubelet.grpc_server import PluginServer
+from agent.qrm.plugins.base import Plugin
+from agent.qrm.plugins.cpu import CpuPlugin
+from agent.qrm.plugins.resize import NodeLoad, Pools, Resize, ResizeSettings, headroom, resize
+from agent.qrm.pods import QrmPod
+from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE
+from agent.state.cgroup_usage import Usage
+from agent.state.readings import PodFacts, Readings
+
+log = logging.getLogger(__name__)
+
+LONGEST_S = 60.0
+"""Usage over more than this says nothing of now."""
+REMEMBERED = 50
+"""Decisions that can be looked up."""
+
+
+# --- what is known ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Percent of the node's CPUs by window, the age of the oldest of them in seconds, and why others are missing."""
+
+    windows: Mapping[str, float] = field(default_factory=dict)
+    age: float | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+class LocalUsage:
+    """What containers use now, from their control groups. `find` finds how these are laid out."""
+
+    def __init__(self, find: Callable[[], Layout], *, monotonic: Callable[[], float]) -> None:
+        self._find = find
+        self._monotonic = monotonic
+        self._tree: Tree | None = None
+        self._usage: Usage | None = None
+        self.failure = ""
+
+    async def read(self, pods: Iterable[QrmPod]) -> dict[str, float]:
+        """CPUs in use by container id, since the last call; without those that are not known."""
+        return await asyncio.to_thread(self._read, [_facts(pod) for pod in pods])
+
+    def close(self) -> None:
+        """Let go of the tree."""
+        if self._tree is not None:
+            self._tree.close()
+        self._tree = self._usage = None
+
+    def _read(self, facts: Sequence[PodFacts]) -> dict[str, float]:
+        try:
+            measured = self._opened().read(facts, Readings(), now=0.0, monotonic=self._monotonic, longest=LONGEST_S)
+        except (NoCgroups, CgroupError) as error:
+            self.close()
+            if not self.failure:
+                log.warning("what containers use is not known: %s. %s", error, error.hint)
+            self.failure = str(error)
+            return {}
+        self.failure = ""
+        return {each.id: each.cpu for pod in measured for each in pod.containers if each.cpu is not None}
+
+    def _opened(self) -> Usage:
+        if self._usage is None:
+            layout = self._find()
+            layout.path_of(())  # raises where there is no kubelet
+            self._tree = open_tree(layout)
+            self._usage = Usage(self._tree, layout, proc_root="/proc")
+        return self._usage
+
+
+def _facts(pod: QrmPod) -> PodFacts:
+    qos = QosClass(pod.qos_class) if pod.qos_class in set(QosClass) else QosClass.UNKNOWN
+    containers = tuple(ContainerState(each.name, each.id) for each in pod.containers if each.id)
+    return PodFacts(PodState(pod.namespace, pod.name, pod.uid, qos, containers=containers), group_uid=pod.uid)
+
+
+class Usages(Protocol):
+    """Who knows what containers use."""
+
+    async def read(self, pods: Iterable[QrmPod]) -> dict[str, float]:
+        """CPUs by container id."""
+        ...
+
+
+class Windows(Protocol):
+    """Who knows how busy the node is."""
+
+    def read(self, *, monotonic: float, max_age: float) -> Seen: ...
+
+
+# --- what is done ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One tick: what went in, and what came out. `time` is the wall clock's."""
+
+    time: float
+    load: NodeLoad
+    pools: Pools
+    resize: Resize
+    online: str
+    offline: str
+    headroom: float
+    """CPUs that offline pods may be offered: more than their pool has while they leave it idle."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """For people and programs; what is not known is null."""
+        return {
+            "time": round(self.time, 3),
+            "action": self.resize.action,
+            "from": self.pools.online,
+            "to": self.resize.size,
+            "target": self.resize.target,
+            "need_cpus": _rounded(self.resize.need),
+            "online_usage_cpus": {name: _rounded(value) for name, value in self.resize.used.items()},
+            "inputs": {
+                "node_cpus": self.load.total,
+                "pool_cpus": self.pools.cpus,
+                "windows_percent": {name: _rounded(value) for name, value in self.load.windows.items()},
+                "windows_age_s": _rounded(self.load.age),
+                "offline_cpus": _rounded(self.load.offline),
+                "online_cpus": _rounded(self.load.online),
+                "exclusive_cpus": _rounded(self.load.exclusive),
+                "online_requests": self.pools.requests,
+            },
+            "pools": {ONLINE: self.online, OFFLINE: self.offline},
+            "offline_headroom_cpus": _rounded(self.headroom),
+            "missing": dict(self.missing),
+        }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+class Adjuster:
+    """Resizes the pools of a CPU plug-in that is served. `windows` and `usages` are None where there are none; `pods`
+    gives those of this node as they were last seen, None while they are not known: then nothing is decided."""
+
+    def __init__(
+        self,
+        cpu: PluginServer,
+        *,
+        settings: ResizeSettings,
+        windows: Windows | None,
+        usages: Usages | None,
+        pods: Callable[[], Sequence[QrmPod] | None],
+        monotonic: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        self._cpu = cpu
+        self._settings = settings
+        self._windows = windows
+        self._usages = usages
+        self._pods = pods
+        self._monotonic = monotonic
+        self._clock = clock
+        self._last_shrink: float | None = None
+        self._heard = monotonic()
+        self.last: Decision | None = None
+        self.changes: deque[Decision] = deque(maxlen=REMEMBERED)
+        self.directions: Counter[str] = Counter()
+
+    async def run(self, every: float) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self.tick()
+            except OSError as error:
+                log.error("the pools stay as they are: their state cannot be written: %s", error.strerror)
+            except Exception:
+                log.exception("the pools stay as they are")
+            await asyncio.sleep(every)
+
+    async def tick(self) -> Decision | None:
+        """One decision, carried out; None while it is not known which pods there are: whose load is it? Raises OSError
+        where it cannot be kept, and then it was not made."""
+        pods = self._pods()
+        if pods is None:
+            return None
+        used = {} if self._usages is None else await self._usages.read(pods)
+        now = self._monotonic()
+        seen = Seen()
+        if self._windows is not None:
+            seen = self._windows.read(monotonic=now, max_age=self._settings.forget_after)
+        ids = {(pod.uid, each.name): each.id for pod in pods for each in pod.containers if each.id}
+        found = await self._cpu.change(lambda plugin: self._decide(_as_cpu(plugin), seen, used, ids, now))
+        self._remember(found, now)
+        return found
+
+    def _decide(
+        self,
+        cpu: CpuPlugin,
+        seen: Seen,
+        used: Mapping[str, float],
+        ids: Mapping[tuple[str, str], str],
+        now: float,
+    ) -> Decision:
+        """Inside the plug-in's lock: what is decided on is what is changed."""
+        members, before = cpu.members(), cpu.pools
+        load = _load(cpu, members, used, ids, seen)
+        if load.windows or load.online is not None:
+            self._heard = now
+        load = replace(load, silent_for=now - self._heard)
+        settings = replace(
+            self._settings, align=cpu.machine.cpus_per_core, min_online=cpu.least_online, min_offline=cpu.least_offline
+        )
+        pools = Pools(
+            cpus=cpu.pool_cpus,
+            online=len(before[ONLINE]),
+            nodes=min(len(cpu.machine.nodes), cpu.least_offline),
+            requests=float(sum(members[ONLINE].values())),
+            last_shrink=self._last_shrink,
+        )
+        if before[ONLINE] & before[OFFLINE]:
+            decided = Resize(pools.online, "hold: too few CPUs for two pools", pools.online, None)
+        else:
+            decided = resize(load, pools, now=now, settings=settings)
+        if decided.size != pools.online:
+            cpu.resize(decided.size)
+        after = cpu.pools
+        texts = cpuset.text(after[ONLINE]), cpuset.text(after[OFFLINE])
+        offered = self._headroom(load, after)
+        return Decision(self._clock(), load, pools, decided, *texts, offered, missing=seen.missing)
+
+    def _headroom(self, load: NodeLoad, pools: Mapping[str, CpuSet]) -> float:
+        """Nothing where offline pods have no CPUs of their own."""
+        supply = float(len(pools[OFFLINE] - pools[ONLINE]))
+        if not supply:
+            return 0.0
+        last = 0.0 if self.last is None else self.last.headroom
+        return headroom(last=last, supply=supply, utilization=(load.offline or 0.0) / supply)
+
+    def _remember(self, found: Decision, now: float) -> None:
+        changed = found.resize.action in ("up", "down")
+        if changed:
+            self.directions[found.resize.action] += 1
+            log.info(
+                "the pool online goes from %d to %d CPUs (target %d): it needs %.2f",
+                found.pools.online,
+                found.resize.size,
+                found.resize.target,
+                found.resize.need or 0.0,
+            )
+        if found.resize.shrinks:
+            self._last_shrink = now
+        if changed or self.last is None or _kind(found) != _kind(self.last):
+            self.changes.append(found)
+        self.last = found
+
+
+def _kind(decision: Decision) -> str:
+    """The action without its numbers."""
+    return "".join(character for character in decision.resize.action if not character.isdigit())
+
+
+def _as_cpu(plugin: Plugin) -> CpuPlugin:
+    if not isinstance(plugin, CpuPlugin):
+        raise TypeError(f"the adjuster works on our plug-in for CPUs, not on {plugin.name}")
+    return plugin
+
+
+def _load(
+    cpu: CpuPlugin,
+    members: Mapping[str, Mapping[tuple[str, str], int]],
+    used: Mapping[str, float],
+    ids: Mapping[tuple[str, str], str],
+    seen: Seen,
+) -> NodeLoad:
+    """What is known of the node. A container of which nothing was measured counts as using what it asked for, but for
+    the pool `online`: that is what is to be found out."""
+
+    def measured(key: tuple[str, str]) -> float | None:
+        return used.get(ids.get(key, ""))
+
+    def assumed(name: str) -> float:
+        return sum(float(asked) if (now := measured(key)) is None else now for key, asked in members[name].items())
+
+    online = [value for key in members[ONLINE] if (value := measured(key)) is not None]
+    return NodeLoad(
+        total=len(cpu.machine.all),
+        windows=seen.windows,
+        age=seen.age,
+        offline=min(assumed(OFFLINE), float(len(cpu.pools[OFFLINE]))),
+        online=sum(online) if online else None,
+        exclusive=assumed(EXCLUSIVE),
+    )

@@ -1,0 +1,296 @@
+"""Which CPUs to take of those that are free: whole sockets, caches and cores first, or evenly over the NUMA nodes.
+
+The rules are Katalyst's (`cpu/dynamicpolicy`: topology, balance) and the kubelet's static CPU manager's (packed,
+distributed), as reference/qrm.md §5.1 has them. A unit (socket, NUMA node, core) is free if all of its CPUs are
+available; its size is the number of CPUs of it that are. Everything is decided by sizes and numbers, so the same
+request on the same machine always gets the same CPUs.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+
+from agent.qrm.cpuset import NONE, CpuSet
+from agent.qrm.plugins.cpu_topology import Machine
+
+
+class NotEnoughCpus(ValueError):
+    """More CPUs were asked for than are available."""
+
+
+class Accumulator:
+    """What is still available, what is still needed, and what was taken so far."""
+
+    def __init__(self, machine: Machine, available: CpuSet, needed: int) -> None:
+        self.machine = machine
+        self.available = available & machine.all
+        self.needed = needed
+        self.taken: CpuSet = NONE
+
+    def take(self, cpus: CpuSet) -> None:
+        """Move these from what is available to what is taken."""
+        self.taken |= cpus
+        self.available -= cpus
+        self.needed -= len(cpus)
+
+    def take_whole(self, units: Iterable[CpuSet]) -> None:
+        """Each of these, in order, that is not more than is still needed."""
+        for cpus in units:
+            if self.needed >= len(cpus) > 0:
+                self.take(cpus)
+
+    def take_single(self, cpus: Iterable[int]) -> None:
+        """One after the other until nothing is needed."""
+        for cpu in cpus:
+            if self.needed <= 0:
+                return
+            self.take(frozenset([cpu]))
+
+    def sized(self, units: Mapping[int, CpuSet]) -> list[int]:
+        """Those that have an available CPU, by (size, number)."""
+        sizes = {unit: len(cpus & self.available) for unit, cpus in units.items()}
+        return sorted((unit for unit, size in sizes.items() if size), key=lambda unit: (sizes[unit], unit))
+
+    def free(self, order: Iterable[int], units: Mapping[int, CpuSet]) -> list[int]:
+        """Those in this order of which every CPU is available."""
+        return [unit for unit in order if units[unit] <= self.available]
+
+    def within(self, outer: CpuSet, units: Mapping[int, CpuSet]) -> Mapping[int, CpuSet]:
+        """The units that have a CPU in `outer`, cut down to it."""
+        return {unit: cpus & outer for unit, cpus in units.items() if cpus & outer}
+
+    def cores_by_socket(self) -> list[int]:
+        """Sockets by (size, number), the cores of each by (size, number)."""
+        machine = self.machine
+        return [
+            core
+            for socket in self.sized(machine.sockets)
+            for core in self.sized(self.within(machine.sockets[socket], machine.cores))
+        ]
+
+    def cpus_of(self, cores: Iterable[int]) -> Iterator[int]:
+        """The available CPUs of these cores, ascending in each."""
+        return (cpu for core in cores for cpu in sorted(self.machine.cores[core] & self.available))
+
+
+def take_by_topology(machine: Machine, available: CpuSet, n: int, *, align_l3: bool) -> CpuSet:
+    """n CPUs as close together as they come: whole sockets, then (with `align_l3`) L3 caches, whole cores, and single
+    CPUs from cores that are broken already. Raises NotEnoughCpus."""
+    acc = _begin(machine, available, n)
+    acc.take_whole(machine.sockets[socket] for socket in acc.free(acc.sized(machine.sockets), machine.sockets))
+    if align_l3:
+        _take_caches(acc)
+    acc.take_whole(machine.cores[core] for core in acc.free(acc.cores_by_socket(), machine.cores))
+    acc.take_single(list(acc.cpus_of(acc.cores_by_socket())))
+    return acc.taken
+
+
+def _take_caches(acc: Accumulator) -> None:
+    """Whole L3 groups while they fit; then only the group that fits best is left to take from."""
+    caches: dict[int, set[int]] = {}
+    for cpu in acc.machine.cpus.values():
+        caches.setdefault(cpu.l3, set()).add(cpu.id)
+    while acc.needed > 0:
+        sizes = {l3: size for l3, cpus in caches.items() if (size := len(acc.available & cpus))}
+        best = min(sizes, key=lambda l3: (_misfit(sizes[l3], acc.needed), l3))
+        group = acc.available & caches[best]
+        if acc.needed < len(group):
+            acc.available = group
+            return
+        acc.take(group)
+
+
+def _misfit(size: int, needed: int) -> tuple[bool, int]:
+    """Exact is best, then the smallest surplus, then the largest that is too small."""
+    return (size < needed, abs(size - needed))
+
+
+def take_by_numa_balance(
+    machine: Machine, available: CpuSet, n: int, *, reverse: bool = False
+) -> tuple[CpuSet, CpuSet]:
+    """n CPUs, whole free cores in turn from each NUMA node, ascending (`reverse`: descending), the rest one by one;
+    and what is left. Raises NotEnoughCpus."""
+    acc = _begin(machine, available, n)
+    waiting = [
+        sorted(acc.free(acc.within(cpus, machine.cores), machine.cores), reverse=reverse)
+        for cpus in machine.nodes.values()
+    ]
+    for core in _in_turns(waiting):
+        if acc.needed < machine.cpus_per_core:
+            break
+        acc.take(machine.cores[core])
+    single, _ = take_single_by_numa_balance(machine, acc.available, acc.needed, reverse=reverse)
+    acc.take(single)
+    return acc.taken, acc.available
+
+
+def take_single_by_numa_balance(
+    machine: Machine, available: CpuSet, n: int, *, reverse: bool = False
+) -> tuple[CpuSet, CpuSet]:
+    """n CPUs, one in turn from each NUMA node, without regard to cores; and what is left. Raises NotEnoughCpus."""
+    acc = _begin(machine, available, n)
+    waiting = [sorted(cpus & acc.available, reverse=reverse) for cpus in machine.nodes.values()]
+    acc.take_single(_in_turns(waiting))
+    return acc.taken, acc.available
+
+
+def _in_turns(waiting: Sequence[Sequence[int]]) -> Iterator[int]:
+    """The first of each, then the second of each, …"""
+    for row in itertools.zip_longest(*waiting):
+        yield from (each for each in row if each is not None)
+
+
+# --- the kubelet's static policy -------------------------------------------------------------------------------------
+
+
+class _Nested:
+    """Order of sockets, NUMA nodes and cores: the larger unit first, the smaller ones inside it."""
+
+    def __init__(self, acc: Accumulator, *, numa_nodes: int) -> None:
+        self._acc = acc
+        self._numa_first = len(acc.machine.sockets) >= numa_nodes
+
+    def _inner(self, outer: Mapping[int, CpuSet], order: Iterable[int], inner: Mapping[int, CpuSet]) -> list[int]:
+        found = (unit for each in order for unit in self._acc.sized(self._acc.within(outer[each], inner)))
+        return list(dict.fromkeys(found))  # a unit may reach into two of the outer ones
+
+    def numa_nodes(self) -> list[int]:
+        machine = self._acc.machine
+        if self._numa_first:
+            return self._acc.sized(machine.nodes)
+        return self._inner(machine.sockets, self.sockets(), machine.nodes)
+
+    def sockets(self) -> list[int]:
+        machine = self._acc.machine
+        if not self._numa_first:
+            return self._acc.sized(machine.sockets)
+        return self._inner(machine.nodes, self.numa_nodes(), machine.sockets)
+
+    def cores(self) -> list[int]:
+        machine = self._acc.machine
+        if self._numa_first:
+            return self._inner(machine.sockets, self.sockets(), machine.cores)
+        return self._inner(machine.nodes, self.numa_nodes(), machine.cores)
+
+    def whole(self) -> Iterator[CpuSet]:
+        """Free NUMA nodes and sockets, the larger kind first; the second kind is looked for after the first was
+        taken."""
+        machine = self._acc.machine
+        kinds: list[tuple[Callable[[], list[int]], Mapping[int, CpuSet]]] = [
+            (self.numa_nodes, machine.nodes),
+            (self.sockets, machine.sockets),
+        ]
+        for order, units in kinds if self._numa_first else reversed(kinds):
+            yield from (units[unit] for unit in self._acc.free(order(), units))
+
+
+def take_packed(machine: Machine, available: CpuSet, n: int, *, numa_nodes: int | None = None) -> CpuSet:
+    """n CPUs on as few NUMA nodes and sockets as possible, whole cores before single CPUs. `numa_nodes` None is how
+    many the machine has (0, as in some of upstream's tests: not known). Raises NotEnoughCpus."""
+    acc = _begin(machine, available, n)
+    order = _Nested(acc, numa_nodes=len(machine.nodes) if numa_nodes is None else numa_nodes)
+    acc.take_whole(order.whole())
+    acc.take_whole(machine.cores[core] for core in acc.free(order.cores(), machine.cores))
+    acc.take_single(list(acc.cpus_of(order.cores())))
+    return acc.taken
+
+
+def take_distributed(
+    machine: Machine, available: CpuSet, n: int, *, group: int = 1, numa_nodes: int | None = None
+) -> CpuSet:
+    """n CPUs evenly over as few NUMA nodes as can hold them, in steps of `group`, so that what is left is as even as
+    possible. Packed where n is no multiple of `group` or nothing fits. Raises NotEnoughCpus."""
+    acc = _begin(machine, available, n)
+    if n < 1:
+        return NONE
+    if n % group == 0:
+        order = _Nested(acc, numa_nodes=len(machine.nodes) if numa_nodes is None else numa_nodes).numa_nodes()
+        sizes = {node: len(machine.nodes[node] & acc.available) for node in order}
+        for count in range(1, min(n // group, len(order)) + 1):
+            shares = _best_shares(sizes, order, count, n, group)
+            if shares:
+                for node, share in shares:
+                    acc.take(take_packed(machine, acc.available & machine.nodes[node], share, numa_nodes=numa_nodes))
+                return acc.taken
+    return take_packed(machine, available, n, numa_nodes=numa_nodes)
+
+
+def _best_shares(
+    sizes: Mapping[int, int], order: Sequence[int], count: int, n: int, group: int
+) -> list[tuple[int, int]] | None:
+    """What to take from which node, in order, over the best `count` of them; None where none can hold n."""
+    best: tuple[Decimal, list[tuple[int, int]]] | None = None
+    share = n // count // group * group
+    for combination in itertools.combinations(order, count):
+        if best is not None and best[0] == 0:
+            break
+        if sum(sizes[node] // group * group for node in combination) < n:
+            continue
+        if any(sizes[node] < share for node in combination):
+            continue
+        found = _with_remainder(sizes, combination, share, n - share * count, group)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = found
+    return best[1] if best else None
+
+
+def _with_remainder(
+    sizes: Mapping[int, int], combination: Sequence[int], share: int, remainder: int, group: int
+) -> tuple[Decimal, list[tuple[int, int]]] | None:
+    """The evenest way to spread what does not divide evenly, and how even that is."""
+    even = [(node, share) for node in combination if share]
+    left = {node: size - share * (node in combination) for node, size in sizes.items()}
+    if remainder == 0:
+        return _spread(left.values()), even
+    candidates = [node for node in combination if left[node] >= group]
+    best: tuple[Decimal, list[tuple[int, int]]] | None = None
+    for count in range(len(candidates), 0, -1):  # of equal ones that over the most nodes
+        for subset in itertools.combinations(candidates, count):
+            if sum(left[node] // group * group for node in subset) < remainder:
+                continue
+            steps, after = _rounds(left, subset, remainder, group)
+            score = _spread(after.values())
+            if best is None or score < best[0]:
+                best = score, even + [(node, group) for node in steps]
+    return best
+
+
+def _rounds(
+    left: Mapping[int, int], subset: Sequence[int], remainder: int, group: int
+) -> tuple[list[int], dict[int, int]]:
+    """A group from each node in turn until the remainder is gone: the nodes in that order, and what each has then."""
+    after, steps = dict(left), []
+    for node in itertools.cycle(subset):
+        if remainder <= 0:
+            break
+        if after[node] >= group:
+            after[node] -= group
+            remainder -= group
+            steps.append(node)
+    return steps, after
+
+
+def _spread(values: Iterable[int]) -> Decimal:
+    """Population standard deviation, mean and result rounded to three decimals, halves up."""
+    counts = [Decimal(value) for value in values]
+    mean = _rounded(sum(counts, Decimal()) / len(counts))
+    variance = sum(((value - mean) ** 2 for value in counts), Decimal()) / len(counts)
+    return _rounded(variance.sqrt())
+
+
+def _rounded(value: Decimal) -> Decimal:
+    return value.quantize(Decimal("0.001"), rounding=ROUND_HALF_UP)
+
+
+def _begin(machine: Machine, available: CpuSet, n: int) -> Accumulator:
+    acc = Accumulator(machine, available, n)
+    if n > len(acc.available):
+        there = len(acc.available)
+        raise NotEnoughCpus(
+            f"insufficient CPUs: not enough cpus available to satisfy request: {n} asked for, {there} there"
+        )
+    return acc

@@ -1,0 +1,197 @@
+"""The pods of this node as the manager wants them: from the Kubernetes API, or from the kubelet where that is away.
+
+A copy that could not be renewed is still the best there is: what was allocated stays, and nothing is taken for gone
+(requirement 46 of reference/qrm.md: nothing depends on the API server).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from agent.qrm.pods import PodContainer, QrmPod
+from agent.state.kubelet import KubeletLists
+from agent.state.pod_facts import HASH, MIRROR, NANO, is_static
+from agent.state.readings import NoPods
+from watcher.core.kubernetes.objects import Container, Owner, Quantities
+from watcher.core.kubernetes.quantity import nano
+from watcher.core.kubernetes.wire import Metadata, Resource
+from watcher.platform.kube.client import KubeClient, Selector
+from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.informer import Informer
+
+log = logging.getLogger(__name__)
+
+FRESH_S = 60.0
+"""A source that was heard of within so long is believed; an older one only where no other is younger."""
+ENDED = frozenset({"Succeeded", "Failed"})
+
+
+class _Metadata(Metadata, frozen=True, rename="camel", gc=False):
+    """With every annotation: roles and types may be anybody's."""
+
+    uid: str = ""
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    owner_references: tuple[Owner, ...] = ()
+
+
+class _ContainerStatus(msgspec.Struct, frozen=True, rename={"container_id": "containerID"}, gc=False):
+    name: str = ""
+    container_id: str = ""
+    state: dict[str, Any] = {}
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+
+
+class _Status(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    phase: str = ""
+    qos_class: str = ""
+    container_statuses: tuple[_ContainerStatus, ...] | None = None
+    init_container_statuses: tuple[_ContainerStatus, ...] | None = None
+
+
+class Pod(msgspec.Struct, frozen=True, gc=False):
+    """A pod, with what the manager and its plug-ins want of it."""
+
+    metadata: _Metadata = _Metadata()
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+PODS: Resource[Pod] = Resource("", "v1", "pods", Pod)
+_POD = msgspec.json.Decoder(Pod)
+
+
+def qrm_pod(pod: Pod) -> QrmPod | None:
+    """As the manager wants it, None for one that has ended. A static pod has the UID of its control group, which the
+    kubelet and the API name alike. Raises ValueError for a quantity that is none."""
+    if pod.status.phase in ENDED:
+        return None
+    metadata, status = pod.metadata, pod.status
+    statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+    ids = {each.name: each.container_id.rpartition("//")[2] for each in statuses if "running" in each.state}
+    group = metadata.annotations.get(MIRROR) or (
+        metadata.annotations.get(HASH, "") if is_static(metadata.annotations) else ""
+    )
+    return QrmPod(
+        uid=group or metadata.uid,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        labels=metadata.labels,
+        annotations=metadata.annotations,
+        qos_class=status.qos_class,
+        owner_kinds=frozenset(owner.kind for owner in metadata.owner_references),
+        containers=tuple(_containers(pod.spec, ids)),
+    )
+
+
+def _containers(spec: _Spec, ids: Mapping[str, str]) -> Iterator[PodContainer]:
+    for init, containers in ((True, spec.init_containers), (False, spec.containers)):
+        for each in containers:
+            requests = _amounts({**each.resources.limits, **each.resources.requests})
+            restarts = init and each.restart_policy == "Always"
+            yield PodContainer(each.name, requests, ids.get(each.name, ""), init, restarts)
+
+
+def _amounts(quantities: Quantities) -> dict[str, float]:
+    """In each resource's own unit, zeros left out; a resource with a limit alone is requested as much."""
+    return {name: amount / NANO for name, text in quantities.items() if (amount := nano(text))}
+
+
+class Source(Protocol):
+    """Who knows pods."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def listing(self, *, monotonic: float, max_age: float) -> Sequence[QrmPod | None]:
+        """Raises NoPods."""
+        ...
+
+
+class ApiPods:
+    """The pods of `node` from the Kubernetes API, by a watch. The client stays its owner's."""
+
+    def __init__(self, client: KubeClient, node: str) -> None:
+        self._informer: Informer[Pod] = Informer(client, PODS, selector=Selector(fields=f"spec.nodeName={node}"))
+        self._read: dict[str, tuple[Pod, QrmPod | None]] = {}
+        self._true_at: float | None = None
+
+    async def start(self) -> None:
+        """Begin to watch. Does not wait for the API."""
+        await self._informer.start()
+
+    async def close(self) -> None:
+        """Stop watching."""
+        await self._informer.close()
+
+    def listing(self, *, monotonic: float, max_age: float) -> Sequence[QrmPod | None]:
+        """As the last event left them. Raises NoPods."""
+        informer = self._informer
+        if informer.synced.is_set() and informer.error is None:
+            self._true_at = monotonic
+        hint = informer.error.hint if informer.error is not None else ""
+        if self._true_at is None or monotonic - self._true_at > max_age:
+            raise NoPods(f"the API does not tell the pods: {informer.error or 'it has not answered yet'}", hint=hint)
+        # An object is not changed but replaced, so what was read of the same one is the same.
+        before, read = self._read, {}
+        for name, pod in informer.objects.items():
+            known = before.get(name)
+            read[name] = known if known is not None and known[0] is pod else (pod, _understood(name, pod))
+        self._read = read
+        return [pod for _, pod in self._read.values()]
+
+
+def _understood(name: str, pod: Pod) -> QrmPod | None:
+    try:
+        return qrm_pod(pod)
+    except ValueError as error:
+        log.warning("the pod %s is left out, and gets nothing: %s", name, error)
+        return None
+
+
+def kubelet_pods(access: Access, *, interval: float) -> KubeletLists[QrmPod | None]:
+    """The same from the kubelet, asked every `interval` seconds."""
+    return KubeletLists(access, lambda raw: qrm_pod(_POD.decode(raw)), interval=interval)
+
+
+class Pods:
+    """The pods of the first source that knows them well, else of the first that knows them at all."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+
+    async def start(self) -> None:
+        """Let all begin."""
+        for source in self._sources:
+            await source.start()
+
+    async def close(self) -> None:
+        """Let all end."""
+        for source in self._sources:
+            await source.close()
+
+    def listing(self, *, monotonic: float) -> tuple[QrmPod, ...]:
+        """Those that have not ended, by namespace and name. Raises NoPods while nobody ever knew them."""
+        failures: list[NoPods] = []
+        for max_age in (FRESH_S, math.inf):
+            for source in self._sources:
+                try:
+                    found = source.listing(monotonic=monotonic, max_age=max_age)
+                except NoPods as error:
+                    failures.append(error)
+                    continue
+                return tuple(sorted((pod for pod in found if pod is not None), key=lambda pod: (pod.key, pod.uid)))
+        if not failures:
+            hint = "set kubernetes.kubeconfig, or qrm.kubelet"
+            raise NoPods("neither a kubelet nor a Kubernetes API is configured", hint=hint)
+        raise failures[0]

@@ -1,0 +1,220 @@
+"""Building the agent from its settings: clients, pod sources, metrics, policies, executor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import ChainMap
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import click
+
+from agent.audit.database import AuditError
+from agent.audit.entries import json_lines
+from agent.audit.log import Audit
+from agent.cgroups.paths import Driver
+from agent.decision.analysis import Event
+from agent.executor.cluster import Cluster
+from agent.executor.executor import Executor
+from agent.executor.permissions import Permissions
+from agent.metrics.registry import Metrics
+from agent.policy.policy_set import Abilities, KnownMetrics, TriggerOnly
+from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
+from agent.service.custom_metrics import installed_metrics
+from agent.service.loop import Agent, Clocks, Surroundings
+from agent.service.node_server import CannotRun, read_token
+from agent.service.settings import AgentSettings
+from agent.service.sources import NobodyTells, OwnNode, WrittenGroups, own_pod
+from agent.service.telemetry import AgentMetrics
+from agent.state.api_pods import InformedPods
+from agent.state.collector import COLLECTED, Collector, Places
+from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
+from agent.state.queries import QueryMetrics
+from agent.state.readings import MetricSource, NoPods, PodSource
+from watcher.platform.entry_points import Refused
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.credentials import find_access
+from watcher.platform.settings.tables import Settings
+
+LOOK_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """An agent with what it stands on."""
+
+    agent: Agent
+    audit: Audit
+    executor: Executor
+    metrics: AgentMetrics
+    informed: Callable[[], Awaitable[bool]]
+    """Whether everybody who is asked in the background (kubelet, API) has answered once."""
+
+
+def open_audit(settings: AgentSettings, *, begin_anew: bool = True) -> Audit:
+    """The agent's own file; without `begin_anew` one that cannot be used is left where it is. Raises CannotRun."""
+    tell = json_lines(lambda line: click.echo(line, nl=False)) if settings.audit_to_stdout else lambda _: None
+    try:
+        return Audit.open(settings.state_file, now=time.time(), tell=tell, begin_anew=begin_anew)
+    except AuditError as error:
+        raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+
+
+def kube_client(wanted: bool | None, settings: Settings) -> KubeClient | None:
+    """The Kubernetes API, as the settings and this process's surroundings have it; None where there is none, or it is
+    not `wanted`."""
+    found = settings.kubeconfig is not None or bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+    if not (found if wanted is None else wanted):
+        return None
+    kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
+    return KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
+
+
+def pod_source(settings: AgentSettings, client: KubeClient | None) -> PodSource:
+    """Who tells which pods there are. Raises CannotRun."""
+    if settings.kubelet is None:
+        return NobodyTells() if client is None else InformedPods(client, settings.node_name())
+    try:
+        access = kubelet_access(
+            settings.kubelet,
+            token_file=settings.kubelet_token_file,
+            authority=settings.kubelet_ca_file,
+            insecure=settings.kubelet_insecure,
+        )
+    except KubeletError as error:
+        raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+    return KubeletPods(access, interval=settings.interval)
+
+
+def metrics_of(settings: AgentSettings) -> Metrics:
+    """Ours, and those of other packages. Raises CannotRun."""
+    try:
+        order = settings.options().order
+        return installed_metrics(order, [query.metric(name, order) for name, query in settings.queries.items()])
+    except Refused as error:
+        raise CannotRun(f"{error}\n  {error.hint}") from None
+
+
+def metric_sources(settings: AgentSettings) -> list[MetricSource]:
+    """The watcher's windows, and the user's own queries, where they are asked for. Raises CannotRun."""
+    sources: list[MetricSource] = []
+    # Imported where they are wanted: with what they stand on they are a tenth of the agent's memory.
+    if settings.watcher is not None:
+        from agent.state.windows import OPERATORS, WINDOWS, WindowMetrics
+        from watcher.client import NodeClient
+
+        token = read_token(settings.watcher_token_file)
+        client = NodeClient(settings.watcher, settings.node_name(), windows=WINDOWS, operators=OPERATORS, token=token)
+        sources.append(WindowMetrics(client))
+    if settings.queries and settings.prometheus is not None:
+        from agent.state.prometheus import PrometheusQuestions, prometheus_config
+
+        config = prometheus_config(settings.prometheus, settings.prometheus_token_file)
+        expressions = {name: query.expression for name, query in settings.queries.items()}
+        sources.append(QueryMetrics(PrometheusQuestions(config), expressions, node=settings.node_name()))
+    return sources
+
+
+def known(metrics: Metrics) -> KnownMetrics:
+    """What rules may name: what the agent can act on, and what is merely measured, for which it keeps new pods away."""
+    return ChainMap[str, Abilities](metrics, dict.fromkeys(COLLECTED, TriggerOnly()))  # type: ignore[arg-type]
+
+
+def policy_source(settings: AgentSettings, client: KubeClient | None, metrics: KnownMetrics) -> PolicySource:
+    """Where policies come from. Raises CannotRun."""
+    if settings.policies is not None:
+        return DirectoryPolicies(settings.policies, metrics=metrics)
+    if client is None:
+        raise CannotRun(
+            "there is no Kubernetes API to read policies from\n"
+            "  name a directory by --policies DIR (deploy/agent/policies has samples), or set kubernetes.kubeconfig"
+        )
+    return ClusterPolicies(client, metrics=metrics)
+
+
+@asynccontextmanager
+async def assembled(settings: AgentSettings, everything: Settings) -> AsyncIterator[Assembled]:
+    """The agent, ready to run, and everything it stands on from its start to its end. Raises CannotRun."""
+    async with AsyncExitStack() as stack:
+        audit = open_audit(settings)
+        stack.callback(audit.close)
+        client = kube_client(settings.kubernetes, everything)
+        if client is not None:
+            stack.push_async_callback(client.close)
+        own = None if client is None else OwnNode(client, settings.node_name())
+        options, node = settings.options(), settings.node_name()
+        metrics = metrics_of(settings)
+        policies = policy_source(settings, client, known(metrics))
+        places = Places(proc=str(settings.proc), cgroup=str(settings.cgroup))
+        pods = pod_source(settings, client)
+        collector = Collector(
+            pods,
+            places=places,
+            interval=settings.interval,
+            interfaces=settings.interfaces,
+            driver=None if settings.cgroup_driver is None else Driver(settings.cgroup_driver),
+            sources=metric_sources(settings),
+            nest=settings.cgroup_nest,
+            extended_cpu_allocatable=own.extended_cpu if own else lambda: None,
+            run_queues=settings.run_queues,
+        )
+        for part in (own, policies, collector):
+            if part is not None:
+                await part.start()
+                stack.push_async_callback(part.close)
+        cluster = None if client is None else Cluster(client, node=node, control=settings.control, clock=time.time)
+        groups = WrittenGroups(settings)
+        stack.callback(groups.close)
+        enforce = settings.mode == "enforce"
+        if enforce:
+            await asyncio.to_thread(groups.claim.others)  # who has it, if anybody, is in the log from the start
+        permissions = Permissions(
+            enforce=enforce,
+            limits=settings.limits(),
+            beside_others=settings.beside_others,
+            claim=groups.claim if enforce else None,
+            proc=settings.proc,
+        )
+        executor = Executor(audit, groups.groups, cluster=cluster, permissions=permissions)
+        agent = Agent(
+            collector=collector,
+            policies=policies,
+            executor=executor,
+            audit=audit,
+            metrics=metrics,
+            options=options,
+            surroundings=Surroundings(node, own.labels if own else dict, own_pod(os.environ)),
+            clocks=Clocks(time.time, time.monotonic),
+            interval=settings.interval,
+            tell=_teller(cluster) if cluster and enforce else None,
+        )
+        told = AgentMetrics(agent)
+        agent.seconds_of = told.seconds.observe
+        try:
+            await agent.recall()
+        except AuditError as error:
+            raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
+        yield Assembled(agent, audit, executor, told, partial(_informed, pods, policies, own))
+
+
+async def _informed(pods: PodSource, policies: PolicySource, own: OwnNode | None) -> bool:
+    known = isinstance(policies, DirectoryPolicies) or (await policies.refresh()).policies is not None
+    if not known or (own is not None and own.labels() is None):
+        return False
+    try:
+        pods.listing(monotonic=time.monotonic(), max_age=LOOK_PATIENCE_S)
+    except NoPods:
+        return isinstance(pods, NobodyTells)
+    return True
+
+
+def _teller(cluster: Cluster) -> Any:
+    async def tell(event: Event) -> None:
+        await cluster.tell(None, reason=event.reason, message=event.note, warning=event.type == "Warning")
+
+    return tell

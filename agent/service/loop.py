@@ -1,0 +1,338 @@
+"""The agent's cycle: look at the node, judge, plan, act, remember; and tell what was decided, and why.
+
+    collect ─▶ look back ─▶ analyze ─▶ plan ─▶ execute ─▶ book ─▶ explanation
+
+One cycle at a time, every `interval` seconds by a clock that nobody sets. What a cycle leaves to the next (counts of
+rules, steps whose effect is awaited) is in the agent's file too, so a restart goes on where the last process was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import msgspec
+
+from agent.audit.database import AuditError
+from agent.audit.log import Audit
+from agent.decision.analysis import Analysis, Event, Memory
+from agent.decision.analyzer import analyze
+from agent.decision.ledger import InFlight, Ledger, booked, later, settled
+from agent.decision.plan import Plan
+from agent.decision.plan_inputs import Given
+from agent.decision.planner import plan, still_needed
+from agent.executor.executor import Executor
+from agent.executor.report import Report
+from agent.metrics.options import Options
+from agent.metrics.registry import Metrics
+from agent.model import Policies, SchedulingStep, State, Step
+from agent.policy.source import InForce, PolicySource
+
+log = logging.getLogger(__name__)
+
+MEMORY_KEPT = "memory"
+LEDGER_KEPT = "ledger"
+TIME_KEPT = "time"
+INTERRUPTED_INTERVALS = 3.0
+"""After so many intervals without a cycle, samples before and after are not "in a row"."""
+JUMP_S = 5.0
+"""By so much the wall clock differs from the other one only if somebody set it, or the machine slept."""
+REFUSED_FOR_S = 600.0
+"""How long a knob is left alone that the kernel refused to lower."""
+FRESH_S = 1.0
+"""A reading younger than this is not made again before a step: a rate over less tells nothing."""
+
+
+class Collects(Protocol):
+    """Looks at the node."""
+
+    async def collect(self, now: float) -> State: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Wall time for what is written down, and one that only goes forward for what is waited for."""
+
+    wall: Callable[[], float]
+    monotonic: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the agent knows of where it runs: `labels()` of the node, None while they are not known; `own` are the uid
+    and the namespace/name of its own pod."""
+
+    node: str
+    labels: Callable[[], Mapping[str, str] | None] = dict
+    own: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """What one cycle found and did. `plan` is None while no good policies were ever read."""
+
+    number: int = 0
+    time: float = 0.0
+    seconds: float = 0.0
+    state: State = field(default_factory=lambda: State(0.0))
+    in_force: InForce = field(default_factory=InForce)
+    policies: Policies = field(default_factory=Policies)
+    plan: Plan | None = None
+    reports: tuple[Report, ...] = ()
+    trouble: str = ""
+
+
+class Agent:
+    """The cycles of one node. `tell(event)` writes an Event about the node."""
+
+    def __init__(
+        self,
+        *,
+        collector: Collects,
+        policies: PolicySource,
+        executor: Executor,
+        audit: Audit,
+        metrics: Metrics,
+        options: Options,
+        surroundings: Surroundings,
+        clocks: Clocks,
+        interval: float,
+        tell: Callable[[Event], Awaitable[None]] | None = None,
+    ) -> None:
+        self.surroundings = surroundings
+        self.interval = interval
+        self.last = Cycle()
+        self.failures = 0
+        self.skipped = 0
+        self.seconds_of: Callable[[float], None] = lambda _: None
+        self._collector = collector
+        self._policies = policies
+        self._executor = executor
+        self._audit = audit
+        self._metrics = metrics
+        self._options = options
+        self._clocks = clocks
+        self._tell = tell
+        self._ended = clocks.monotonic()
+        self._looked: tuple[float, float] | None = None
+        self._verdicts: dict[str, str] = {}
+        self._kept: dict[str, object] = {}
+        self._memory = Memory()
+        self._ledger: Ledger = ()
+        self._refused: dict[tuple[str, str], float] = {}
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Cycles until cancelled; one that fails is logged, and the next one comes."""
+        due = self._clocks.monotonic()
+        while True:
+            try:
+                await self.cycle()
+            except Exception:
+                self.failures += 1
+                log.exception("a cycle of the agent failed; nothing more is done until the next one")
+            due += self.interval
+            late = self._clocks.monotonic() - due
+            if late > 0:
+                missed = int(late // self.interval) + 1
+                self.skipped += missed
+                due += missed * self.interval
+            await asyncio.sleep(max(0.0, due - self._clocks.monotonic()))
+
+    @property
+    def age(self) -> float:
+        """Seconds since a cycle ended well, or since the start."""
+        return self._clocks.monotonic() - self._ended
+
+    async def recall(self) -> None:
+        """Take over what the process before this one left. Raises AuditError."""
+        memory, ledger, time = await asyncio.to_thread(
+            lambda: (
+                self._audit.kept(MEMORY_KEPT, Memory),
+                self._audit.kept(LEDGER_KEPT, tuple[InFlight, ...]),
+                self._audit.kept(TIME_KEPT, float),
+            )
+        )
+        self._memory = Memory() if memory is None else memory
+        self._ledger = () if ledger is None else ledger
+        if time is None or self._clocks.wall() - time > INTERRUPTED_INTERVALS * self.interval:
+            self._memory = _interrupted(self._memory)
+
+    # --- one cycle ---------------------------------------------------------------------------------------------------
+
+    async def cycle(self) -> Cycle:
+        """Look, judge, plan, act, remember."""
+        began, now = self._clocks.monotonic(), self._clocks.wall()
+        self._follow(now, began)
+        number = self.last.number + 1
+        in_force = await self._policies.refresh()
+        state = await self._collector.collect(now)
+        cycle = Cycle(number, now, 0.0, state, in_force)
+        try:
+            await self._executor.look_back(state)
+            if in_force.policies is not None:
+                labels = self.surroundings.labels()
+                cycle = replace(cycle, policies=in_force.policies.for_node(labels))
+                cycle = await self._decide(cycle, unsure=not in_force.policies.all_known(labels))
+        except AuditError as error:
+            cycle = replace(cycle, trouble=f"{error}. {error.hint}".rstrip())
+            log.error("nothing is done in this cycle: %s", cycle.trouble)
+        self._ended = self._clocks.monotonic()
+        self.last = replace(cycle, seconds=self._ended - began)
+        self.seconds_of(self.last.seconds)
+        return self.last
+
+    def _follow(self, now: float, monotonic: float) -> None:
+        """What is waited for goes along with a wall clock that was set since the last cycle: nothing that is in flight
+        is over for that, and nothing lasts longer."""
+        if self._looked is not None:
+            jump = now - self._looked[0] - (monotonic - self._looked[1])
+            if abs(jump) > JUMP_S:
+                log.warning("the clock was set by %+.0f s, or the machine slept; what is waited for goes along", jump)
+                self._ledger, self._memory = later(self._ledger, jump), self._memory.later(jump)
+        self._looked = now, monotonic
+
+    async def _decide(self, cycle: Cycle, *, unsure: bool) -> Cycle:
+        """`unsure` is whether more policies may hold than are known to. Raises AuditError."""
+        originals = await asyncio.to_thread(self._audit.originals)
+        gentle = any(action.gentle for action in cycle.policies.actions.values())
+        knobs = await self._executor.knobs(cycle.state, wanted=gentle)
+        analysis = analyze(
+            cycle.state,
+            cycle.policies,
+            self._memory,
+            originals=originals,
+            options=self._options,
+            knobs=knobs,
+            metrics=self._metrics,
+        )
+        if unsure:
+            analysis = _with_nothing_undone(analysis, self._memory)
+        self._ledger = settled(self._ledger, cycle.state, self._options)
+        given = Given(
+            state=cycle.state,
+            metrics=self._metrics,
+            options=self._options,
+            originals=originals,
+            ledger=self._ledger,
+            own=self.surroundings.own,
+            budget=await self._executor.budget(),
+            knobs=knobs,
+            unturned=self._unturned(),
+        )
+        first = plan(analysis, given)
+        report = await self._carry_out(first, given, cycle)
+        reports = [report]
+        if report.unavailable or report.unturned:
+            # The API refused a pod, or it had gone: others take its place in this cycle, not in the next. Where the
+            # kernel refused a gentler step, another pod's or the harder one takes that one's.
+            instead = replace(
+                given,
+                ledger=self._ledger,
+                unavailable=report.unavailable,
+                budget=await self._executor.budget(),
+                unturned=self._unturned(),
+            )
+            second = _without_scheduling(plan(analysis, instead))
+            if second.steps:
+                reports.append(await self._carry_out(second, instead, cycle))
+        self._memory = analysis.memory
+        await self._keep(cycle.time)
+        await self._tell_changes(analysis)
+        return replace(cycle, plan=first, reports=tuple(reports))
+
+    async def _carry_out(self, made: Plan, given: Given, cycle: Cycle) -> Report:
+        """What became of it is booked at once: whatever fails in this cycle after that, nobody is evicted twice for the
+        same load."""
+        fresh, read_at = given, self._clocks.monotonic()
+
+        async def needed(step: Step, done: Sequence[Step]) -> str:
+            nonlocal fresh, read_at
+            if self._clocks.monotonic() - read_at >= FRESH_S:
+                fresh = replace(fresh, state=await self._collector.collect(self._clocks.wall()))
+                read_at = self._clocks.monotonic()
+            return still_needed(step, made, fresh, done)
+
+        report = await self._executor.run(made, state=given.state, cycle=cycle.number, needed=needed)
+        self._ledger = booked(self._ledger, report.booked, cycle.time, self._options)
+        self._refused |= dict.fromkeys(report.unturned, self._clocks.monotonic())
+        self.failures += report.fault
+        return report
+
+    def _unturned(self) -> frozenset[tuple[str, str]]:
+        """Knobs that the kernel refused to lower of late: to try them again in every cycle would spare their pods."""
+        now = self._clocks.monotonic()
+        self._refused = {each: at for each, at in self._refused.items() if now - at < REFUSED_FOR_S}
+        return frozenset(self._refused)
+
+    async def _keep(self, now: float) -> None:
+        """Write down what changed. Raises AuditError."""
+        kept: list[tuple[str, object]] = [(MEMORY_KEPT, self._memory), (LEDGER_KEPT, self._ledger)]
+        if any(each.above or each.below for each in self._memory.rules.values()):
+            kept.append((TIME_KEPT, now))  # what is counted in a row is so only if nothing was missed
+        changed = {name: value for name, value in kept if self._kept.get(name) != value}
+        if changed:
+            await asyncio.to_thread(self._write, changed)
+            self._kept |= changed
+
+    def _write(self, changed: Mapping[str, object]) -> None:
+        with self._audit.together():
+            for name, value in changed.items():
+                self._audit.keep(name, value)
+
+    async def _tell_changes(self, analysis: Analysis) -> None:
+        """An Event for each rule that began or ceased to want something; upstream repeats it every cycle."""
+        for event in analysis.events:
+            if self._tell is not None and self._verdicts.get(event.rule) != event.reason:
+                await self._tell(event)
+        self._verdicts = {event.rule: event.reason for event in analysis.events}
+
+    # --- for others --------------------------------------------------------------------------------------------------
+
+    def explanation(self) -> dict[str, Any]:
+        """The last cycle, as JSON can have it: what the rules saw, what is done to which pod and why, and what was
+        left alone."""
+        cycle = self.last
+        return {
+            "node": self.surroundings.node,
+            "cycle": cycle.number,
+            "time": cycle.time,
+            "age_s": round(self.age, 3),
+            "stance": cycle.reports[0].stance if cycle.reports else None,
+            "why": cycle.reports[0].why if cycle.reports else "",
+            "trouble": cycle.trouble or next((each.trouble for each in cycle.reports if each.trouble), ""),
+            "policies": {
+                "rules": [rule.key for rule in cycle.policies.rules],
+                "known": cycle.in_force.policies is not None,
+                "problems": [str(problem) for problem in cycle.in_force.problems],
+                "notices": [str(notice) for notice in cycle.in_force.notices],
+            },
+            "sentences": list(cycle.plan.sentences) if cycle.plan else ["no policies were read yet: nothing is done"],
+            "plan": None if cycle.plan is None else msgspec.to_builtins(cycle.plan),
+            "results": [msgspec.to_builtins(result) for report in cycle.reports for result in report.results],
+            "in_flight": msgspec.to_builtins(self._ledger),
+            "missing": dict(sorted(cycle.state.missing.items())),
+            "pods": len(cycle.state.pods),
+        }
+
+
+def _interrupted(memory: Memory) -> Memory:
+    """What stays of counts after a pause: nothing that was counted in a row, but who was triggered still is."""
+    return replace(memory, rules={key: replace(each, above=0, below=0) for key, each in memory.rules.items()})
+
+
+def _with_nothing_undone(analysis: Analysis, before: Memory) -> Analysis:
+    """While the labels of the node are not known (a start, or one without the API), no policy counts as gone: what was
+    taken for one stays, and so does the taint."""
+    rules = {**before.rules, **analysis.memory.rules}
+    keeps_away = True if analysis.keep_away else before.keeps_away
+    memory = replace(analysis.memory, rules=rules, keeps_away=keeps_away)
+    return replace(analysis, released=(), unheld=(), keep_away=analysis.keep_away or None, memory=memory)
+
+
+def _without_scheduling(made: Plan) -> Plan:
+    return replace(made, steps=tuple(step for step in made.steps if not isinstance(step, SchedulingStep)))

@@ -1,0 +1,132 @@
+"""The HTTP pages of the agent: health, metrics, explanation, audit entries, pods."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import msgspec
+from aiohttp import hdrs, web
+
+from agent.audit.database import AuditError
+from agent.audit.entries import Filter, Outcome
+from agent.decision.plan import StageKind
+from agent.service.build import Assembled
+from agent.service.node_server import answer
+from agent.state.collector import PODS
+from watcher.platform.http.openapi import Answer, Operation, Parameter
+from watcher.platform.http.parameters import BadParameter, moment_of, shown
+from watcher.platform.http.routing import Access, ApiError, Route
+from watcher.platform.telemetry.instruments import CONTENT_TYPE, Instruments
+
+log = logging.getLogger(__name__)
+
+
+ALIVE_INTERVALS = 3.0
+LARGEST_LIMIT = 1000
+_LIMIT = Parameter("limit", f"at most so many, 100 by default, {LARGEST_LIMIT} at most", {"type": "integer"})
+_KINDS = (*get_args(StageKind), "scheduling")
+_FILTERS = (
+    Parameter("since", "unix seconds, an RFC 3339 date, or how long ago (-10m)"),
+    Parameter("until", "the same"),
+    Parameter("kind", f"one of {', '.join(_KINDS)}"),
+    Parameter("outcome", f"one of {', '.join(Outcome)}"),
+    Parameter("namespace", "of the pod"),
+    Parameter("pod", "NAMESPACE/NAME"),
+    Parameter("before_id", "only older ones than this, for the next page", {"type": "integer"}),
+    _LIMIT,
+)
+
+
+class Pages:
+    """What the agent answers."""
+
+    def __init__(self, made: Assembled, telemetry: Instruments) -> None:
+        self._made = made
+        self._telemetry = telemetry
+
+    def public(self) -> list[Route]:
+        """For anyone: probes and Prometheus."""
+        ok = Operation("whether the agent's cycles go on", {200: Answer("they do", dict[str, Any])})
+        metrics = Operation("metrics of the agent", {200: Answer("exposition", str)})
+        return [
+            Route("/healthz", "healthz", self.health, ok, access=Access.OPEN),
+            Route("/metrics", "metrics", self.metrics, metrics, access=Access.OPEN),
+        ]
+
+    def all(self) -> list[Route]:
+        """With what tells of pods."""
+        explain = Operation("the last cycle, and why", {200: Answer("the plan", dict[str, Any])})
+        pods = Operation("what each pod of the node uses", {200: Answer("the pods of the last cycle", dict[str, Any])})
+        audit = Operation("what was done, newest first", {200: Answer("deeds", dict[str, Any])}, _FILTERS)
+        return [
+            *self.public(),
+            Route("/explain", "explain", self.explain, explain, access=Access.DETAIL),
+            Route("/audit", "audit", self.audit, audit, access=Access.DETAIL),
+            Route("/pods", "pods", self.pods, pods, access=Access.DETAIL),
+        ]
+
+    async def health(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """200 while cycles end well."""
+        agent = self._made.agent
+        if agent.age > ALIVE_INTERVALS * agent.interval:
+            raise ApiError(503, "stuck", f"no cycle ended well for {agent.age:.0f} s", "the agent's log says why")
+        return answer({"status": "ok", "cycle": agent.last.number, "age_s": round(agent.age, 3)})
+
+    async def metrics(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """The exposition."""
+        audit = self._made.audit
+        try:
+            self._made.metrics.totals = await asyncio.to_thread(audit.totals)
+            self._made.metrics.held = len(await asyncio.to_thread(audit.remembered))
+        except AuditError as error:
+            log.debug("the totals of the audit cannot be read: %s", error)
+        body = await asyncio.to_thread(self._telemetry.exposition)
+        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE, hdrs.CACHE_CONTROL: "no-store"})
+
+    async def explain(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """The last cycle."""
+        return answer(self._made.agent.explanation())
+
+    async def pods(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """The pods of the last cycle, for a load-watcher that has no other source of what they use (docs/pods.md)."""
+        agent = self._made.agent
+        state = agent.last.state
+        if (missing := state.missing.get(PODS)) is not None or not agent.last.number:
+            raise ApiError(503, "no_pods", missing or "there was no cycle yet", "the agent's log says more")
+        used = [
+            {"namespace": pod.namespace, "name": pod.name, "cores": pod.cpu, "bytes": pod.memory}
+            for pod in sorted(state.pods, key=lambda pod: pod.key)
+        ]
+        node = agent.surroundings.node
+        return answer({"node": node, "time": state.time, "span_s": agent.interval, "pods": used})
+
+    async def audit(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """Deeds, newest first."""
+        wanted = _filter(request.query, now=time.time())
+        try:
+            deeds = await asyncio.to_thread(self._made.audit.deeds, wanted)
+        except AuditError as error:
+            raise ApiError(503, "no_audit", str(error), error.hint) from None
+        return answer({"deeds": [deed.as_json() for deed in deeds]})
+
+
+def _filter(query: Mapping[str, str], *, now: float) -> Filter:
+    """Raises BadParameter for what is no filter."""
+    known = {parameter.name for parameter in _FILTERS}
+    if unknown := sorted(set(query) - known):
+        hint = f"there are: {', '.join(sorted(known))}"
+        raise BadParameter(f"there is no parameter {shown(unknown[0])!r}", hint)
+    for name, values in (("kind", _KINDS), ("outcome", tuple(Outcome))):
+        if name in query and query[name] not in values:
+            raise BadParameter(f"there is no {name} {shown(query[name])!r}", f"there are: {', '.join(values)}")
+    if "pod" in query and query["pod"].count("/") != 1:
+        raise BadParameter(f"{shown(query['pod'])!r} is no pod", "?pod=NAMESPACE/NAME")
+    times = {name: moment_of({name: [query[name]]}, name, now=now) for name in ("since", "until") if name in query}
+    try:
+        return msgspec.convert({**query, **times}, Filter, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadParameter(f"these are no filters: {error}", "limit and before_id are whole numbers") from None

@@ -1,0 +1,99 @@
+"""Sources of the agent that depend on how it runs: its Node object, no pods, and writable control groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agent.cgroups.base import Tree
+from agent.cgroups.detection import Layout, find_layout, open_tree, top_of
+from agent.cgroups.paths import Driver
+from agent.executor.cgroup_lock import Claim
+from agent.executor.groups import Groups, KubeletGroups
+from agent.service.settings import AgentSettings
+from agent.state.readings import NoPods, PodFacts
+from watcher.core.kubernetes.objects import NODES, Node
+from watcher.core.kubernetes.quantity import nano
+from watcher.platform.kube.client import KubeClient, Selector
+from watcher.platform.kube.informer import Informer
+
+EXTENDED_CPU = "gocrane.io/cpu"
+
+
+class OwnNode:
+    """This node as the cluster knows it: its labels, and how much extended CPU it gives."""
+
+    def __init__(self, client: KubeClient, name: str) -> None:
+        self._informer: Informer[Node] = Informer(client, NODES, selector=Selector(fields=f"metadata.name={name}"))
+        self._name = name
+
+    async def start(self) -> None:
+        """Begin to watch, in the background."""
+        await self._informer.start()
+
+    async def close(self) -> None:
+        """Stop watching."""
+        await self._informer.close()
+
+    def labels(self) -> Mapping[str, str] | None:
+        """None while the node is not known."""
+        node = self._informer.objects.get(self._name)
+        return None if node is None else node.metadata.labels
+
+    def extended_cpu(self) -> float | None:
+        """Cores of gocrane.io/cpu that pods may have here; None where that is not known."""
+        node = self._informer.objects.get(self._name)
+        given = None if node is None else node.status.allocatable.get(EXTENDED_CPU)
+        try:
+            return None if given is None else nano(given) / 1e9
+        except ValueError:
+            return None
+
+
+class NobodyTells:
+    """In the place of a kubelet or an API: the node can be looked at, and its pods are not known."""
+
+    async def start(self) -> None:
+        """Nothing is to be begun."""
+
+    async def close(self) -> None:
+        """Nothing is to be ended."""
+
+    def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
+        """Raises NoPods."""
+        hint = "Set agent.kubelet, or kubernetes.kubeconfig."
+        raise NoPods("neither a kubelet nor a Kubernetes API is configured", hint=hint)
+
+
+class WrittenGroups:
+    """The control groups that quotas are written to, found when they are first needed: a kubelet may start after us."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._root = str(settings.cgroup)
+        self._driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
+        self._nest = settings.cgroup_nest
+        self._tree: Tree | None = None
+        self.groups: Groups = KubeletGroups(self.layout, self._opened)
+        self.claim = Claim(lambda: top_of(self.layout()))
+
+    def layout(self) -> Layout:
+        """How they are laid out. Raises NoCgroups."""
+        return find_layout(self._root, driver=self._driver, nest=self._nest)
+
+    def _opened(self) -> Tree:
+        if self._tree is None:
+            self._tree = open_tree(self.layout())
+        return self._tree
+
+    def close(self) -> None:
+        """Let go of the tree, and of the claim to it."""
+        self.claim.release()
+        if self._tree is not None:
+            self._tree.close()
+            self._tree = None
+
+
+def own_pod(environ: Mapping[str, str]) -> frozenset[str]:
+    """Who the agent itself is, as the DaemonSet's manifest tells it: its pod is never acted upon."""
+    name, namespace = environ.get("POD_NAME", ""), environ.get("POD_NAMESPACE", "")
+    keys = {environ.get("POD_UID", ""), f"{namespace}/{name}" if name and namespace else ""}
+    return frozenset(keys - {""})

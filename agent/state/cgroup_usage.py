@@ -1,0 +1,338 @@
+"""What pods and containers use, read from their control groups: facts in, facts with usage out.
+
+Hundreds of groups are read in a few tens of milliseconds of CPU, so the way to each is short: the directory of a pod is
+opened below that of its class, those of its containers below it, a file is one open, one read and one close, and the
+names of the containers' directories are remembered.
+
+A group that is gone is a pod or container that ended since it was listed, and no fault: there is no usage of it. What
+is a fault (a file that makes no sense, no right to read it) is told once when it begins and once when it is over. A
+container whose quota cannot be read is left out: unlimited is what else it would look like.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from agent.cgroups import paths
+from agent.cgroups.base import Cpu, Group, Tree
+from agent.cgroups.detection import Layout
+from agent.cgroups.errors import CgroupError, CgroupGone
+from agent.model import ContainerState, PodState, Series
+from agent.qos import QosClass
+from agent.state import proc_parsers
+from agent.state.rates import FIRST, run_queue_time, usage_cores
+from agent.state.readings import PodFacts, Readings
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Number = TypeVar("Number", int, float)
+
+CPU = "container_cpu_total_usage"
+MEMORY = "container_mem_total_usage"
+SHARES = "container_cpu_limit"
+QUOTA = "container_cpu_quota"
+PERIOD = "container_cpu_period"
+RUN_QUEUE = "container_sched_run_queue_time"
+OF_GROUPS = (CPU, MEMORY, SHARES, QUOTA, PERIOD)
+EXTENDED_CPU = "ext_res_container_cpu_total_usage"
+EXTENDED_MEMORY = "ext_res_container_mem_total_usage"
+
+KNOWN = (QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT)
+"""Where a pod may be whose class is not known."""
+
+
+class _Counters(msgspec.Struct, frozen=True, gc=False):
+    """Of a group, and when they were read (monotonic seconds): CPU time, periods in which it was held back, and for how
+    long each process waited for a CPU."""
+
+    at: float
+    cpu_ns: int
+    throttled: int | None = None
+    waits: Mapping[int, int] | None = None
+
+
+@dataclass(slots=True)
+class _Look:
+    """One cycle's: when it is, the groups of the classes while they are open, and what was found."""
+
+    readings: Readings
+    now: float
+    monotonic: Callable[[], float]
+    longest: float
+    classes: dict[str, Group]
+    counters: dict[str, _Counters]
+    faults: list[CgroupError]
+    extended_cpu: list[float | None]
+    extended_memory: list[int | None]
+
+    def add(self, labels: Mapping[str, str], *values: tuple[str, float | None]) -> None:
+        """The series of one group, of those metrics that are known."""
+        series, now = self.readings.series, self.now
+        for metric, value in values:
+            if value is not None:
+                if metric not in series:
+                    series[metric] = []
+                series[metric].append(Series(float(value), now, labels))
+
+
+class Usage:
+    """Reads the groups of pods in a tree of that layout, which must have a driver. With `run_queues` the time that
+    tasks wait for a CPU is read too, of each process by itself."""
+
+    def __init__(self, tree: Tree, layout: Layout, *, proc_root: str, run_queues: bool = False) -> None:
+        self._tree = tree
+        self._layout = layout
+        self._proc = proc_root
+        self._run_queues = run_queues
+        self._before: dict[str, _Counters] = {}
+        self._names: dict[str, dict[str, str]] = {}
+        self._places: dict[tuple[str, QosClass], tuple[str, str]] = {}
+        self._faulty = False
+
+    def discover(self) -> tuple[paths.PodGroup, ...]:
+        """The pods that have control groups, whatever else is known of them. Raises CgroupError."""
+        found = []
+        for qos in KNOWN:
+            above = self._place("any", qos)[0]
+            try:
+                with self._tree.open(above) as group:
+                    names = group.children()
+            except CgroupGone:  # a class has its group with the first pod of it, with some drivers
+                continue
+            found += [paths.PodGroup(uid, qos) for name in names if (uid := paths.read_pod(name)) is not None]
+        return tuple(found)
+
+    def read(
+        self,
+        pods: Iterable[PodFacts],
+        readings: Readings,
+        *,
+        now: float,
+        monotonic: Callable[[], float],
+        longest: float,
+    ) -> tuple[PodState, ...]:
+        """The pods with what they use, and their series added to `readings`. Rates are over the time since the last
+        call, of `longest` seconds at most."""
+        look = _Look(readings, now, monotonic, longest, {}, {}, [], [], [])
+        try:
+            measured = tuple(self._read_pod(facts, look) for facts in pods)
+        finally:
+            for group in look.classes.values():
+                group.close()
+        self._before = look.counters
+        there = {pod.uid for pod in measured}
+        self._names = {uid: names for uid, names in self._names.items() if uid in there}
+        if len(self._places) > 2 * len(measured) + len(KNOWN):
+            self._places.clear()  # most are of pods that have ended
+        self._conclude(look)
+        return measured
+
+    # --- a pod -------------------------------------------------------------------------------------------------------
+
+    def _read_pod(self, facts: PodFacts, look: _Look) -> PodState:
+        if facts.runs and paths.is_uid(facts.group_uid):
+            for qos in (facts.pod.qos,) if facts.pod.qos in KNOWN else KNOWN:
+                above, name = self._place(facts.group_uid, qos)
+                if above not in look.classes:
+                    look.classes[above] = self._tree.open(above)
+                with look.classes[above].child(name) as group:
+                    try:
+                        return self._measure(facts, group, look)
+                    except CgroupGone:
+                        continue
+                    except CgroupError as error:
+                        look.faults.append(error)
+                        break
+        return replace(facts.pod, containers=())
+
+    def _measure(self, facts: PodFacts, group: Group, look: _Look) -> PodState:
+        """The pod with its usage. Raises CgroupGone if it has no group."""
+        pod = facts.pod
+        at = look.monotonic()
+        used = _unless_faulty(group.cpu_usage_ns, look)
+        cpu = None if used is None else self._cores(group.path, _Counters(at, used), look)
+        memory = _unless_faulty(group.memory, look)
+        names = self._container_names(facts, group)
+        containers = [
+            found
+            for container in facts.containers
+            if (name := names.get(container.id)) is not None
+            and (found := self._read_container(facts, container, group.child(name), look)) is not None
+        ]
+        working_set = None if memory is None else memory.working_set
+        whole = len(containers) == len(facts.containers)
+        if cpu is None and whole:
+            cpu = _sum(container.cpu for container in containers)
+        if working_set is None and whole:
+            working_set = _sum(container.memory for container in containers)
+        look.add(_labels(pod, "", "", bool(facts.extended)), (CPU, cpu), (MEMORY, working_set))
+        return replace(pod, cpu=cpu, memory=working_set, containers=tuple(containers))
+
+    def _place(self, uid: str, qos: QosClass) -> tuple[str, str]:
+        """The group above that of a pod, and the name of its own."""
+        place = self._places.get((uid, qos))
+        if place is None:
+            above, _, name = self._layout.path_of(paths.pod_segments(qos, uid)).rpartition("/")
+            place = self._places[uid, qos] = (above, name)
+        return place
+
+    def _container_names(self, facts: PodFacts, group: Group) -> Mapping[str, str]:
+        """The names of the groups of a pod's containers, by their ids. Raises CgroupGone."""
+        known = self._names.get(facts.pod.uid, {})
+        if all(container.id in known for container in facts.containers):
+            return known
+        listed = {identity: name for name in group.children() if (identity := paths.container_id(name)) is not None}
+        self._names[facts.pod.uid] = listed
+        return listed
+
+    # --- a container -------------------------------------------------------------------------------------------------
+
+    def _read_container(
+        self, facts: PodFacts, container: ContainerState, group: Group, look: _Look
+    ) -> ContainerState | None:
+        """The container with its usage, None if it has ended, or what holds it back cannot be read."""
+        with group:
+            try:
+                quota = _unless_faulty(group.quota, look)
+                memory = _unless_faulty(group.memory, look)
+                # Who has no quota is not held back by it: version 1 has that in a file of its own.
+                unlimited = quota is not None and quota.quota is None
+                at = look.monotonic()
+                used = _unless_faulty(partial(_without_throttling, group) if unlimited else group.cpu, look)
+                shares = _unless_faulty(group.shares, look)
+                waits = self._waits(group) if self._run_queues else None
+            except CgroupGone:
+                return None
+        before, cpu, waited, throttled = self._before.get(group.path), None, None, None
+        if used is not None:
+            counters = _Counters(at, used.usage_ns, used.throttled_periods, waits)
+            cpu = self._cores(group.path, counters, look)
+            waited = _waited(before, counters)
+            throttled = False if unlimited else _was_throttled(before, counters)
+        working_set = None if memory is None else memory.working_set
+        extended = container.name in facts.extended
+        if extended:
+            look.extended_cpu.append(cpu)
+            look.extended_memory.append(working_set)
+        labels = _labels(facts.pod, container.name, container.id, extended)
+        look.add(labels, (CPU, cpu), (MEMORY, working_set), (SHARES, shares), (RUN_QUEUE, waited))
+        if quota is None:
+            return None
+        look.add(labels, (QUOTA, quota.quota or 0), (PERIOD, quota.period))
+        return ContainerState(
+            name=container.name,
+            id=container.id,
+            cpu=cpu,
+            memory=working_set,
+            quota=quota.quota,
+            period=quota.period,
+            cpu_request=container.cpu_request,
+            cpu_limit=container.cpu_limit,
+            extended_cpu_limit=container.extended_cpu_limit,
+            throttled=throttled,
+        )
+
+    def _cores(self, path: str, counters: _Counters, look: _Look) -> float | None:
+        """Cores in use since the reading before; the counters are kept for the next."""
+        before = self._before.get(path)
+        look.counters[path] = counters
+        if before is None or counters.cpu_ns < before.cpu_ns:  # the first one, or it began anew
+            return None
+        elapsed = counters.at - before.at
+        if not 0.0 < elapsed <= look.longest:
+            return None
+        return usage_cores(counters.cpu_ns - before.cpu_ns, round(elapsed * 1e9))
+
+    def _waits(self, group: Group) -> Mapping[int, int]:
+        """Nanoseconds that each process of a group has waited for a CPU. Raises CgroupError."""
+        waits = {}
+        for process in group.processes():
+            try:
+                with open(f"{self._proc}/{process}/schedstat", "rb", buffering=0) as file:
+                    waits[process] = proc_parsers.waited_ns(file.read())
+            except (OSError, ValueError, IndexError):  # it ended; or this kernel does not count it
+                continue
+        return waits
+
+    # --- the end of a cycle ------------------------------------------------------------------------------------------
+
+    def _conclude(self, look: _Look) -> None:
+        """Add what is of all pods together, say why what is missing is, and tell a change for better or worse."""
+        readings, now = look.readings, look.now
+        # That none has extended resources is a 0 that is known.
+        cpu = _sum(look.extended_cpu) if look.extended_cpu else 0.0
+        memory = _sum(look.extended_memory) if look.extended_memory else 0
+        if cpu is not None:
+            readings.add(EXTENDED_CPU, cpu, now)
+        if memory is not None:
+            readings.add(EXTENDED_MEMORY, float(memory), now)
+        why = str(look.faults[0]) if look.faults else FIRST if look.counters else "no pod here has a control group"
+        wanted = (*OF_GROUPS, EXTENDED_CPU, EXTENDED_MEMORY)
+        readings.miss(why, *(metric for metric in wanted if metric not in readings.series))
+        if RUN_QUEUE not in readings.series:
+            readings.miss(why if self._run_queues else "it is not read (agent.run_queues)", RUN_QUEUE)
+        if look.faults and not self._faulty:
+            log.warning(
+                "%d readings of control groups failed, such as: %s. %s", len(look.faults), why, look.faults[0].hint
+            )
+        elif self._faulty and not look.faults:
+            log.info("all control groups can be read again")
+        self._faulty = bool(look.faults)
+
+
+def _unless_faulty(reading: Callable[[], T], look: _Look) -> T | None:
+    """What is read, None where that fails, which is noted. Raises CgroupGone."""
+    try:
+        return reading()
+    except CgroupGone:
+        raise
+    except CgroupError as error:
+        look.faults.append(error)
+        return None
+
+
+def _without_throttling(group: Group) -> Cpu:
+    return Cpu(group.cpu_usage_ns())
+
+
+def _was_throttled(before: _Counters | None, now: _Counters) -> bool | None:
+    if before is None or before.throttled is None or now.throttled is None:
+        return None
+    return now.throttled > before.throttled
+
+
+def _waited(before: _Counters | None, now: _Counters) -> float | None:
+    """Microseconds a second; a process that is new, or has the number of one that ended, counts from its beginning."""
+    if before is None or before.waits is None or now.waits is None or now.at <= before.at:
+        return None
+    grown = 0
+    for process, wait in now.waits.items():
+        earlier = before.waits.get(process, 0)
+        grown += wait - earlier if wait >= earlier else wait
+    return run_queue_time(grown, round((now.at - before.at) * 1e9))
+
+
+def _labels(pod: PodState, container: str, identity: str, extended: bool) -> Mapping[str, str]:
+    """As upstream names them; a pod's own series have no container."""
+    return {
+        "PodName": pod.name,
+        "PodNamespace": pod.namespace,
+        "PodUid": pod.uid,
+        "ContainerName": container,
+        "ContainerId": identity,
+        "HasExtRes": "true" if extended else "false",
+    }
+
+
+def _sum(values: Iterable[Number | None]) -> Number | None:
+    """Of all; None if one is not known, or there is none."""
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return sum(known) if known and len(known) == len(listed) else None

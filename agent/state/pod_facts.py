@@ -1,0 +1,170 @@
+"""What a pod is, from its object as the API or the kubelet has it: who may be acted upon, and what it asked for.
+
+A static pod comes from a file on the node. The kubelet names its control group after the hash of that file; the API
+knows it as a mirror, with a uid of its own, and the hash in an annotation. The kubelet's own list annotates every pod
+with where it is from, so it is what the annotation says that counts, and not that it is there (upstream's slip).
+
+Pure: objects in, facts out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from agent.model import ContainerState, PodState
+from agent.qos import QosClass
+from agent.state.readings import PodFacts
+from watcher.core.kubernetes.objects import Container, ObjectMetadata, Quantities
+from watcher.core.kubernetes.quantity import nano
+from watcher.core.kubernetes.times import read_time
+from watcher.core.kubernetes.wire import Resource
+
+SOURCE = "kubernetes.io/config.source"
+MIRROR = "kubernetes.io/config.mirror"
+HASH = "kubernetes.io/config.hash"
+FROM_API = "api"
+EXTENDED_CPU = "gocrane.io/cpu"
+EXTENDED_MEMORY = "gocrane.io/memory"
+DEFAULT_GRACE_S = 30.0
+NANO = 1e9
+
+
+class ContainerStatus(msgspec.Struct, frozen=True, rename={"container_id": "containerID"}, gc=False):
+    """What became of a container: `container_id` is "containerd://" and its id, "" before it was made; `state` has one
+    key: waiting, running or terminated."""
+
+    name: str = ""
+    container_id: str = ""
+    state: dict[str, Any] = {}
+
+
+class Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """What is wanted of a pod."""
+
+    node_name: str = ""
+    priority: int | None = None
+    termination_grace_period_seconds: int | None = None
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+
+
+class Status(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """What became of it."""
+
+    phase: str = ""
+    qos_class: str = ""
+    start_time: str | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
+    init_container_statuses: tuple[ContainerStatus, ...] | None = None
+
+
+class Pod(msgspec.Struct, frozen=True, gc=False):
+    """A pod, with what the agent wants of it."""
+
+    metadata: ObjectMetadata = ObjectMetadata()
+    spec: Spec = Spec()
+    status: Status = Status()
+
+
+PODS: Resource[Pod] = Resource("", "v1", "pods", Pod)
+
+
+def facts_of(pod: Pod) -> PodFacts:
+    """The facts. Raises ValueError for a quantity that is none."""
+    metadata, spec, status = pod.metadata, pod.spec, pod.status
+    declared = {each.name: each for each in (*spec.containers, *spec.init_containers)}
+    running = [
+        each
+        for each in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+        if "running" in each.state and each.name in declared
+    ]
+    resources = [each.resources for each in spec.containers]
+    state = PodState(
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        qos=_class_of(status.qos_class),
+        priority=spec.priority or 0,
+        start_time=_time(status.start_time),
+        labels=metadata.labels,
+        owner=_owner(metadata),
+        phase=status.phase or "Pending",
+        terminating=metadata.deletion_timestamp is not None,
+        static=is_static(metadata.annotations),
+        daemon=any(owner.kind == "DaemonSet" for owner in metadata.owner_references),
+        grace_seconds=_grace(spec.termination_grace_period_seconds),
+        extended_cpu_limit=_extended((each.limits for each in resources), EXTENDED_CPU),
+        extended_memory_limit=_bytes(_extended((each.limits for each in resources), EXTENDED_MEMORY)),
+        memory_request=_bytes(_sum_of((each.requests for each in resources), "memory")),
+        containers=tuple(_container(declared[each.name], each.container_id) for each in running),
+    )
+    return PodFacts(
+        state,
+        group_uid=metadata.annotations.get(MIRROR) or _hash_of_static(metadata) or metadata.uid,
+        extended=frozenset(each.name for each in declared.values() if _has_extended(each.resources.limits)),
+        extended_cpu_request=_extended((each.requests for each in resources), EXTENDED_CPU) or 0.0,
+    )
+
+
+def is_static(annotations: Mapping[str, str]) -> bool:
+    """Whether a pod is from a file or an address of the node, or the mirror of one: the API cannot evict it."""
+    return MIRROR in annotations or annotations.get(SOURCE, FROM_API) != FROM_API
+
+
+def _hash_of_static(metadata: ObjectMetadata) -> str:
+    return metadata.annotations.get(HASH, "") if is_static(metadata.annotations) else ""
+
+
+def _container(container: Container, container_id: str) -> ContainerState:
+    requests, limits = container.resources.requests, container.resources.limits
+    return ContainerState(
+        name=container.name,
+        id=container_id.rpartition("//")[2],
+        cpu_request=_amount(requests, "cpu"),
+        cpu_limit=_amount(limits, "cpu"),
+        extended_cpu_limit=_extended((limits,), EXTENDED_CPU),
+    )
+
+
+def _amount(quantities: Quantities, name: str) -> float | None:
+    """Cores or bytes; None where there is none, and for 0, which means the same."""
+    return nano(quantities[name]) / NANO or None if name in quantities else None
+
+
+def _extended(resources: Iterable[Quantities], prefix: str) -> float | None:
+    """The sum of what begins with that name (upstream); None where nobody has it."""
+    found = [nano(value) for each in resources for name, value in each.items() if name.startswith(prefix)]
+    return sum(found) / NANO if found else None
+
+
+def _sum_of(resources: Iterable[Quantities], name: str) -> float | None:
+    """Of all that have it; None where nobody has, and for 0, which means the same."""
+    return sum(_amount(each, name) or 0.0 for each in resources) or None
+
+
+def _has_extended(limits: Quantities) -> bool:
+    return any(name.startswith((EXTENDED_CPU, EXTENDED_MEMORY)) for name in limits)
+
+
+def _bytes(amount: float | None) -> int | None:
+    return None if amount is None else int(amount)
+
+
+def _class_of(name: str) -> QosClass:
+    return QosClass(name) if name in set(QosClass) else QosClass.UNKNOWN
+
+
+def _owner(metadata: ObjectMetadata) -> str:
+    """Kind/name of who made it; "" for a pod by itself."""
+    return next((f"{each.kind}/{each.name}" for each in metadata.owner_references), "")
+
+
+def _grace(seconds: int | None) -> float:
+    return DEFAULT_GRACE_S if seconds is None else float(seconds)
+
+
+def _time(text: str | None) -> float | None:
+    return read_time(text) if text else None

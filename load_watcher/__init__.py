@@ -1,0 +1,2 @@
+"""The program `load-watcher`: commands, demo, simulation, doctor, comparison and recording. It is the only package that
+imports watcher, scorers and agent; no package imports it."""

@@ -1,0 +1,49 @@
+"""What a command found out, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from load_watcher.cli.exit_codes import COULD_NOT, complain
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+WIDE = 1000  # columns, more than any row has
+
+
+def print_tables(document: Iterable[RenderableType]) -> None:
+    """Lines and tables, laid out to the width of a terminal; elsewhere a row is one line, for grep and for files."""
+    from rich.console import Console
+
+    console = Console(soft_wrap=True)
+    if not console.is_terminal:
+        console.width = max(console.width, WIDE)
+    console.print(*document, sep="\n")
+
+
+def _print_answer(
+    asked: Coroutine[Any, Any, dict[str, Any]],
+    tables: Callable[[Mapping[str, Any]], Iterator[RenderableType]],
+    *,
+    output: str,
+) -> None:
+    """Print what an extender answers, for people or as JSON; exit 2 where it does not."""
+    import asyncio
+
+    from scorers.cli.score import AskError
+
+    try:
+        document = asyncio.run(asked)
+    except AskError as error:
+        complain(error, error.hint)
+        raise SystemExit(COULD_NOT) from None
+    if output == "json":
+        import json
+
+        click.echo(json.dumps(document, indent=2))
+    else:
+        print_tables(tables(document))

@@ -1,0 +1,93 @@
+"""From the flags of a command to the settings in effect."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from load_watcher.cli.exit_codes import BAD_SETTINGS, complain_of_settings
+
+if TYPE_CHECKING:
+    from watcher.model import Window
+    from watcher.platform.settings.problems import Problem
+    from watcher.platform.settings.tables import Settings
+
+# For what asks no source of samples: none needs to be set, and none is looked for.
+NO_SOURCE = {"provider.name": "host"}
+
+_KEYS = {
+    "provider": "provider.name",
+    "address": "provider.address",
+    "trace": "provider.trace",
+    "speed": "provider.speed",
+    "interval": "refresh.interval",
+    "host": "server.host",
+    "port": "server.port",
+    "store_url": "store.url",
+    "log_level": "log.level",
+    "log_format": "log.format",
+}
+
+
+def load(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) -> Settings:
+    """The settings that these options, this process's environment and the file give; SettingsError otherwise."""
+    from watcher.platform.settings import loading, problems
+
+    flags = _flags(given) | dict(beside or {})
+    validators = {"scheduler": _check_scheduler, "agent": _check_agent, "qrm": _check_qrm}
+    loaded = loading.load(
+        flags=flags, environ=os.environ, file=given["config"], cwd=Path.cwd(), part_validators=validators
+    )
+    if unserved := _check_scheduler(loaded.parts.get("scheduler", {}), served=loaded.refresh.windows):
+        raise problems.SettingsError(unserved)
+    return loaded
+
+
+def load_or_exit(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) -> Settings:
+    """The same; ends the command where something is wrong with them."""
+    from watcher.platform.settings.problems import SettingsError
+
+    try:
+        return load(given, beside=beside)
+    except SettingsError as error:
+        complain_of_settings(error)
+        raise SystemExit(BAD_SETTINGS) from None
+
+
+def load_part_or_exit(
+    part: str, given: Mapping[str, Any], *, own: Sequence[str], beside: Mapping[str, str] | None = None
+) -> Settings:
+    """The settings for a process that is one part alone, `agent` say: what the options `own` say is for its table."""
+    named = {f"{part}.{name}": str(given[name]) for name in own if given.get(name) is not None}
+    others = {name: value for name, value in given.items() if name not in own}
+    return load_or_exit(others, beside={**NO_SOURCE, **named, **(beside or {})})
+
+
+def _flags(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the options say, by full key."""
+    flags = {**given["assigned"]}
+    if given.get("verbose"):
+        flags["log.level"] = "debug"
+    return flags | {key: given[name] for name, key in _KEYS.items() if given.get(name) is not None}
+
+
+def _check_scheduler(table: Mapping[str, Any], *, served: Sequence[Window] = ()) -> list[Problem]:
+    if not table:  # what is imported for it would be a third of the memory of the agent
+        return []
+    from scorers.profiles.profiles import validate
+
+    return validate(table, served=served)
+
+
+def _check_agent(table: Mapping[str, Any]) -> list[Problem]:
+    from agent.service.settings import validate
+
+    return validate(table)
+
+
+def _check_qrm(table: Mapping[str, Any]) -> list[Problem]:
+    from agent.qrm.settings import validate
+
+    return validate(table)

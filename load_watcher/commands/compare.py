@@ -1,0 +1,70 @@
+"""`load-watcher compare`: two services side by side."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import click
+
+from load_watcher.cli.exit_codes import COULD_NOT, complain
+from load_watcher.cli.options import OUTPUT, read_token, service_url, to_address, to_seconds, token_file
+from load_watcher.cli.printing import print_tables
+
+
+@click.command()
+@click.option("--with", "other", required=True, callback=to_address, metavar="URL", help="The other, the Go one say.")
+@service_url("This service.")
+@token_file("Bearer token of this service.")
+@click.option("--for", "duration", default="0s", callback=to_seconds, metavar="DURATION", help="Go on, for 1h say.")
+@click.option("--every", default="30s", show_default=True, callback=to_seconds, metavar="DURATION", help="With --for.")
+@click.option("--tolerance", default=5.0, show_default=True, help="Percentage points that are no difference.")
+@click.option(
+    "--target",
+    default=40.0,
+    show_default=True,
+    type=click.FloatRange(0, 100, min_open=True, max_open=True),
+    help="TargetLoadPacking's targetUtilization.",
+)
+@OUTPUT
+def compare(**given: Any) -> None:
+    """Compare this service with another: values, missing nodes, and which node TargetLoadPacking would choose.
+
+    Exit code 0 where they agree, 1 where they differ in more than half of the comparisons, 2 where one could not be
+    asked.
+    """
+    import asyncio
+    from contextlib import suppress
+
+    from load_watcher.compare import client, report
+    from load_watcher.compare import comparison as compare_comparison
+    from scorers.plugins.target_load_packing import packing_scores
+
+    ours = client.Side("this service", given["url"], read_token(given["token_file"]))
+    sides = ours, client.Side("the other", given["other"])
+    comparison = compare_comparison.Comparison(partial(packing_scores, target=given["target"]), given["tolerance"])
+    rounds: list[client.Round] = []
+
+    def tell(done: client.Round) -> None:
+        rounds[:] = [done]
+        if given["duration"]:
+            click.echo(report.as_line(done), err=True)
+
+    def warn(text: str) -> None:
+        click.echo(f"left out: {text}", err=True)
+
+    try:
+        with suppress(KeyboardInterrupt):  # what was seen so far is told all the same
+            asyncio.run(
+                client.run(*sides, comparison, duration=given["duration"], every=given["every"], tell=tell, warn=warn)
+            )
+    except client.CompareError as error:
+        complain(error, error.hint)
+        raise SystemExit(COULD_NOT) from None
+    if not rounds:
+        raise SystemExit(COULD_NOT)
+    if given["output"] == "json":
+        click.echo(report.as_json(comparison, rounds[0]))
+    else:
+        print_tables(report.as_tables(comparison, rounds[0]))
+    raise SystemExit(1 if comparison.verdict() else 0)

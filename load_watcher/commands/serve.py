@@ -1,0 +1,57 @@
+"""`load-watcher serve`: the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from load_watcher.cli.options import SERVE, with_options
+from load_watcher.cli.settings import load, load_or_exit
+
+if TYPE_CHECKING:
+    from watcher.platform.modules import Part
+    from watcher.platform.settings.tables import Settings
+    from watcher.service.build import Sources
+
+
+@click.command()
+@with_options(*SERVE)
+def serve(**given: Any) -> None:
+    """Run the service until SIGTERM. SIGHUP makes it read its settings again."""
+    settings = load_or_exit(given)
+    raise SystemExit(run(settings, lambda: load(given), parts=_parts(settings)))
+
+
+def run(
+    settings: Settings, reread: Callable[[], Settings], *, parts: Sequence[Part], sources: Sources | None = None
+) -> int:
+    """Serve with these settings until told to stop; the exit code. `reread` reads them again."""
+    import logging
+
+    from watcher.platform.logs import setup_logging
+
+    cluster = settings.cluster.name or ""
+    setup_logging(settings.log, cluster=cluster)
+    logger = logging.getLogger(__name__)
+    for notice in settings.notices:
+        logger.warning("settings: %s", notice)
+    logger.info("samples come from the provider %s: %s", settings.provider.name, settings.provider.reason)
+    from watcher.service import build, main
+
+    def reload() -> Settings:
+        renewed = reread()
+        setup_logging(renewed.log, cluster=cluster)
+        return renewed
+
+    return main.run(settings, reload=reload, parts=parts, sources=sources or build.FROM_SETTINGS)
+
+
+def _parts(settings: Settings) -> Sequence[Part]:
+    """What the other packages add to a service with these settings; imported only where it is used."""
+    if "scheduler" not in settings.parts:
+        return ()
+    from scorers.extender.service import SchedulerPart
+
+    return (SchedulerPart(),)

@@ -1,0 +1,205 @@
+"""How two services differ in what they say of the same nodes, as the Trimaran plug-ins would see it.
+
+Both answers are read as generously as the Go client reads them, so that an answer of the Go load-watcher is compared
+and not refused; then CPU and memory are compared node by node. Other metrics are not: the Go service multiplies them
+by 100, whatever their unit (reference/trimaran.md, 2).
+
+Two services never see the same moment: their windows end up to a tick apart. So several comparisons are added up, and
+what counts as a difference is what holds in more than half of them.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from watcher.arrays import F64
+from watcher.model import MetricType, Operator
+
+TYPES = (MetricType.CPU, MetricType.MEMORY)
+OPERATORS = (Operator.AVG, Operator.STD)
+TOLERANCE = 5.0  # percentage points
+
+Scores = Callable[[F64], F64]
+
+
+class _Value(msgspec.Struct):
+    type: str | None = None
+    operator: str | None = None
+    value: float | None = None
+
+
+class _Node(msgspec.Struct):
+    metrics: list[_Value] | None = None
+
+
+class _Window(msgspec.Struct):
+    duration: str | None = None
+    end: float | None = None
+
+
+class _Data(msgspec.Struct):
+    NodeMetricsMap: dict[str, _Node | None] | None = None
+
+
+class _Document(msgspec.Struct):
+    timestamp: float | None = None
+    window: _Window | None = None
+    source: str | None = None
+    data: _Data | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a service says: `values[(type, operator)]` by node, where AVG is Latest for a node that has no AVG, as the
+    plug-ins take it; `packing` the CPU utilisation (percent) that TargetLoadPacking reads of each node, which is the
+    last CPU metric with AVG or Latest."""
+
+    source: str
+    window: str
+    window_end: float
+    values: Mapping[tuple[str, str], Mapping[str, float]]
+    packing: Mapping[str, float]
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Those with CPU load: a node without it is to the plug-ins as good as absent."""
+        return frozenset(self.packing)
+
+
+def read_answer(body: bytes) -> Answer:
+    """The body of GET /watcher. ValueError where the plug-ins would throw it away, or where no node is in it."""
+    try:
+        document = msgspec.json.decode(body, type=_Document)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"the answer is not a list of nodes, the plug-ins would throw it away: {error}") from None
+    nodes = (document.data.NodeMetricsMap if document.data else None) or {}
+    values: dict[tuple[str, str], dict[str, float]] = {}
+    packing: dict[str, float] = {}
+    for name, node in nodes.items():
+        for metric in (node.metrics if node else None) or []:
+            kind, operator, value = metric.type or "", metric.operator or "", metric.value or 0.0
+            values.setdefault((kind, operator), {})[name] = value  # the last of several, as the plug-ins read it
+            if kind == MetricType.CPU and operator in (Operator.AVG, Operator.LATEST):
+                packing[name] = value
+    if not packing:
+        raise ValueError("the answer has no CPU load of any node: every node would score 0")
+    for kind in TYPES:
+        averages = values.setdefault((kind, Operator.AVG), {})
+        values[kind, Operator.AVG] = {**values.get((kind, Operator.LATEST), {}), **averages}
+    window = document.window or _Window()
+    return Answer(document.source or "", window.duration or "", window.end or 0.0, values, packing)
+
+
+@dataclass(slots=True)
+class Difference:
+    """One metric of the nodes that both know, over all comparisons: how far the two were apart, in points."""
+
+    type: str
+    operator: str
+    compared: dict[str, int] = field(default_factory=dict)  # node -> in how many comparisons
+    apart: dict[str, int] = field(default_factory=dict)  # node -> in how many of them by more than the tolerance
+    only_ours: dict[str, int] = field(default_factory=dict)  # node known to both -> how often only we had this of it
+    only_theirs: dict[str, int] = field(default_factory=dict)
+    total: float = 0.0
+    largest: float = 0.0
+    largest_of: str = ""
+
+    @property
+    def mean(self) -> float:
+        """Mean distance of all pairs, in points."""
+        pairs = sum(self.compared.values())
+        return self.total / pairs if pairs else 0.0
+
+    @property
+    def nodes_apart(self) -> tuple[str, ...]:
+        """The nodes whose values were apart in more than half of the comparisons, sorted."""
+        return tuple(sorted(name for name, count in self.apart.items() if 2 * count > self.compared[name]))
+
+    def add(self, our_answer: Answer, their_answer: Answer, *, tolerance: float) -> None:
+        """One more pair of answers."""
+        key = (self.type, self.operator)
+        both = our_answer.nodes & their_answer.nodes
+        ours, theirs = our_answer.values.get(key, {}), their_answer.values.get(key, {})
+        _count_each(self.only_ours, both & (ours.keys() - theirs.keys()))
+        _count_each(self.only_theirs, both & (theirs.keys() - ours.keys()))
+        for name in sorted(ours.keys() & theirs.keys()):
+            distance = abs(ours[name] - theirs[name])
+            self.compared[name] = self.compared.get(name, 0) + 1
+            self.apart[name] = self.apart.get(name, 0) + (distance > tolerance)
+            self.total += distance
+            if distance > self.largest:
+                self.largest, self.largest_of = distance, name
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Pairs of answers added up. `scores` gives TargetLoadPacking's scores for predicted utilisations in percent."""
+
+    scores: Scores
+    tolerance: float = TOLERANCE
+    rounds: int = 0
+    differences: dict[tuple[str, str], Difference] = field(default_factory=dict)
+    only_ours: dict[str, int] = field(default_factory=dict)
+    only_theirs: dict[str, int] = field(default_factory=dict)
+    same_winner: int = 0
+    winners: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    def add(self, ours: Answer, theirs: Answer) -> None:
+        """One more pair of answers, of about the same moment."""
+        self.rounds += 1
+        for key in ((kind.value, operator.value) for kind in TYPES for operator in OPERATORS):
+            self.differences.setdefault(key, Difference(*key)).add(ours, theirs, tolerance=self.tolerance)
+        _count_each(self.only_ours, ours.nodes - theirs.nodes)
+        _count_each(self.only_theirs, theirs.nodes - ours.nodes)
+        self.winners = (winners(ours, self.scores), winners(theirs, self.scores))
+        self.same_winner += bool(set(self.winners[0]) & set(self.winners[1]))
+
+    def mostly(self, counts: Mapping[str, int]) -> tuple[str, ...]:
+        """The nodes that were counted in more than half of the comparisons, sorted."""
+        return tuple(sorted(name for name, count in counts.items() if 2 * count > self.rounds))
+
+    def verdict(self) -> tuple[str, ...]:
+        """What differs, in words; nothing where the two agree."""
+        said = [
+            f"{_nodes(names)} known only {where}: {some(names)}"
+            for names, where in ((self.mostly(self.only_ours), "here"), (self.mostly(self.only_theirs), "there"))
+            if names
+        ]
+        for difference in self.differences.values():
+            what = f"{difference.type} {difference.operator}"
+            for counts, where in ((difference.only_ours, "here"), (difference.only_theirs, "there")):
+                if names := self.mostly(counts):
+                    said.append(f"{what} of {_nodes(names)} only {where}: {some(names)}")
+            if names := difference.nodes_apart:
+                said.append(f"{what} of {_nodes(names)} more than {self.tolerance:g} points apart: {some(names)}")
+        if 2 * self.same_winner <= self.rounds:
+            said.append("TargetLoadPacking would choose other nodes")
+        return tuple(said)
+
+
+def winners(answer: Answer, scores: Scores) -> tuple[str, ...]:
+    """The nodes with the highest score for a pod that needs next to nothing, sorted; kube-scheduler takes any."""
+    names = sorted(answer.packing)
+    of_nodes = scores(np.array([answer.packing[name] for name in names], dtype=np.float64))
+    best = of_nodes.max()
+    return tuple(name for name, score in zip(names, of_nodes.tolist(), strict=True) if score == best)
+
+
+def _count_each(counts: dict[str, int], names: Iterable[str]) -> None:
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+
+
+def _nodes(names: Sequence[str]) -> str:
+    return f"{len(names):,} node" + ("" if len(names) == 1 else "s")
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first few names, and how many more there are."""
+    return ", ".join(names[:most]) + (f", and {len(names) - most:,} more" if len(names) > most else "")

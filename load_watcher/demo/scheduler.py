@@ -1,0 +1,307 @@
+"""The scheduling plug-ins over a simulated cluster: its nodes and pods as Kubernetes would tell of them, and somebody
+who places the pods that arrive as kube-scheduler does, by asking our own extender over HTTP.
+
+So what explains, reservations and decisions show is what they would show in a cluster, and a pod that was placed is in
+the load that the next one is placed by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from scorers.cluster.informer import OnNode, OnNodeMetric, OnPod
+from scorers.extender.service import Scheduling
+from scorers.plugin_api import wire
+from scorers.profiles.ranking import Profile
+from watcher.core.kubernetes.errors import KubeError
+from watcher.core.kubernetes.objects import Pod
+from watcher.core.kubernetes.wire import key_of as name_of
+from watcher.fleet.cluster import SimulatedCluster
+from watcher.fleet.noise import key_of
+from watcher.platform.modules import Made, Serving
+from watcher.platform.net.loopback import is_loopback
+
+log = logging.getLogger(__name__)
+
+Shape = TypeVar("Shape")
+
+DEFAULT_SCHEDULER: Mapping[str, Any] = {
+    # As docs/scheduling.md has it: fill nodes up to where they still have room for a burst, and none that are hot.
+    "default": {
+        "plugins": [
+            {"name": "TargetLoadPacking", "args": {"targetUtilization": 50}},
+            {"name": "HighLoadFilter", "args": {"usageThresholds": {"cpu": 85, "memory": 90}}},
+        ],
+        "bind": True,  # only who is on this machine may
+    },
+    # What placed the pods would place them so again; another profile to compare is the user's to add.
+    "shadow": ["default"],
+}
+LISTED_AT_ONCE = 50  # objects that are told of before others have a turn; some milliseconds
+LOOK_EVERY_S = 1.0
+SIMULATED = "X-Simulated"  # a header
+AGAIN_AFTER_S = 5.0  # what could not be placed is tried again then
+PATIENCE_S = 5.0
+
+
+class SimulatedApi:
+    """The simulated cluster as the scorers see clusters (`cluster.Cluster`). `now` gives unix seconds."""
+
+    def __init__(self, cluster: SimulatedCluster, *, now: Callable[[], float]) -> None:
+        self.listed = asyncio.Event()
+        """Set once all that was there at the start was told of."""
+        self._cluster = cluster
+        self._now = now
+        self._told: dict[str, Pod] = {}
+        self._on_pod: OnPod | None = None
+        self._listing: asyncio.Task[None] | None = None
+        cluster.follow(lambda key, _old, _new: self._tell(key))
+
+    async def start(self, *, on_node: OnNode, on_pod: OnPod, on_node_metric: OnNodeMetric | None) -> None:
+        """There are no NodeMetrics of Koordinator here."""
+        self._on_pod = on_pod
+        self._listing = asyncio.create_task(self._list(on_node), name="demo-list")
+
+    async def _list(self, on_node: OnNode) -> None:
+        for number, (name, node) in enumerate(self._cluster.nodes.items()):
+            on_node(name, None, node)
+            if number % LISTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for number, key in enumerate(self._cluster.pods()):
+            self._tell(key)
+            if number % LISTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self.listed.set()
+
+    def _tell(self, key: str) -> None:
+        """Of what is there now, where that is not what was told last."""
+        old, new = self._told.get(key), self._cluster.pod(key)
+        if old is new or self._on_pod is None:
+            return
+        if new is None:
+            del self._told[key]
+        else:
+            self._told[key] = new
+        self._on_pod(key, old, new)
+
+    def pod(self, key: str) -> Pod | None:
+        return self._told.get(key)
+
+    def is_whole(self) -> bool:
+        return self.listed.is_set()
+
+    async def bind(self, key: str, *, node: str, uid: str) -> None:
+        self._cluster.bind(key, node=node, uid=uid, now=self._now())
+
+    async def close(self) -> None:
+        self._on_pod = None
+        if self._listing is not None:
+            self._listing.cancel()
+            await asyncio.gather(self._listing, return_exceptions=True)
+
+
+class NoAnswer(Exception):
+    """Whoever was asked to judge or to bind did not, and why."""
+
+
+class PretendedScheduler:
+    """Lets pods arrive, and places them: on a node with room for what they ask for, which the extender lets pass and
+    scores highest. `profiles` are those of the extender at the moment; pods are placed by `default`, else by the first.
+    Time begins to pass for the cluster when the extender is `ready`, lest its first pods be placed blindly.
+    """
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        api: SimulatedApi,
+        *,
+        profiles: Mapping[str, Profile],
+        ready: Callable[[], bool],
+        now: Callable[[], float],
+        certificate: Path | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._api = api
+        self._profiles = profiles
+        self._ready = ready
+        self._begun = False
+        self._now = now
+        self._certificate = certificate
+        self._address = ""
+        self._listening = asyncio.Event()
+        self._not_before: dict[str, float] = {}  # pods that could not be placed
+        self._failing = False  # there was a log line
+
+    def listening(self, address: str) -> None:
+        """The extender can be asked there from now on."""
+        self._address = reachable(address)
+        self._listening.set()
+
+    @asynccontextmanager
+    async def life(self, _app: web.Application) -> AsyncIterator[None]:
+        """From the start of the service to its end."""
+        working = asyncio.create_task(self._work(), name="demo-scheduler")
+        try:
+            yield
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    async def _work(self) -> None:
+        await self._listening.wait()
+        await self._api.listed.wait()
+        connector = aiohttp.TCPConnector(ssl=True if self._certificate is None else _trusting(self._certificate))
+        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+            while True:
+                try:
+                    await self._step(session)
+                except Exception:  # a fault of ours must not stop the simulated time
+                    log.exception("the simulated scheduler failed")
+                await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _step(self, session: aiohttp.ClientSession) -> None:
+        self._begun = self._begun or self._ready()
+        if self._begun:
+            self._cluster.advance(self._now())
+            await self._place_all(session)
+
+    async def _place_all(self, session: aiohttp.ClientSession) -> None:
+        now, waiting = self._now(), self._cluster.waiting()
+        self._not_before = {
+            key: at for pod in waiting if (at := self._not_before.get(key := name_of(pod), 0.0)) > now
+        }  # fmt: skip
+        for pod in waiting:
+            if name_of(pod) in self._not_before:
+                continue
+            try:
+                if not await self._place(session, pod):
+                    self._not_before[name_of(pod)] = now + AGAIN_AFTER_S
+            except NoAnswer as error:
+                if not self._failing:
+                    log.warning("the simulated scheduler cannot place %s: %s", name_of(pod), error)
+                self._failing = True
+                self._not_before[name_of(pod)] = now + AGAIN_AFTER_S
+            else:
+                self._failing = False
+
+    @property
+    def _profile(self) -> Profile:
+        return self._profiles.get("default") or self._profiles[min(self._profiles)]
+
+    @property
+    def _most(self) -> int:
+        return 100 if self._profile.settings.precise_scores else wire.MOST
+
+    async def _place(self, session: aiohttp.ClientSession, pod: Pod) -> bool:
+        """Whether it has a node now."""
+        names: Sequence[str] = self._cluster.fitting(name_of(pod))
+        if names:
+            body = msgspec.json.encode(wire.ExtenderArgs(pod=pod, node_names=list(names)))
+            result = await self._ask(session, "filter", body, wire.ExtenderFilterResult)
+            if result.error:
+                raise NoAnswer(result.error)
+            names = result.node_names or ()
+        if not names:
+            return False
+        body = msgspec.json.encode(wire.ExtenderArgs(pod=pod, node_names=list(names)))
+        scores = await self._ask(session, "prioritize", body, list[wire.HostPriority])
+        node, best = chosen(scores, pod)
+        await self._bind(session, pod, node)
+        log.info("%s was placed on %s: %d of %d by the extender", name_of(pod), node, best, self._most)
+        return True
+
+    async def _bind(self, session: aiohttp.ClientSession, pod: Pod, node: str) -> None:
+        metadata = pod.metadata
+        if not (self._profile.settings.bind and is_loopback(urlsplit(self._address).hostname or "")):
+            try:
+                await self._api.bind(name_of(pod), node=node, uid=metadata.uid)
+            except KubeError as error:  # somebody else was quicker
+                raise NoAnswer(str(error)) from error
+            return
+        args = wire.ExtenderBindingArgs(metadata.name, metadata.namespace, metadata.uid, node)
+        result = await self._ask(session, "bind", msgspec.json.encode(args), wire.ExtenderBindingResult)
+        if result.error:
+            raise NoAnswer(result.error)
+
+    async def _ask(self, session: aiohttp.ClientSession, verb: str, body: bytes, shape: type[Shape]) -> Shape:
+        url = f"{self._address}/scheduler/{self._profile.settings.name}/{verb}"
+        try:
+            async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
+                answer, status = await response.read(), response.status
+            if status != 200:
+                raise NoAnswer(f"{url} answered {status}")
+            return msgspec.json.decode(answer, type=shape)
+        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
+            raise NoAnswer(f"{url}: {str(error) or type(error).__name__}") from error
+
+
+def chosen(scores: Sequence[wire.HostPriority], pod: Pod) -> tuple[str, int]:
+    """The node with the highest score, and that score; among equals chance decides, as in kube-scheduler, but for the
+    same pod in the same way."""
+    highest = max(each.score for each in scores)
+    best = sorted(each.host for each in scores if each.score == highest)
+    return best[key_of(pod.metadata.uid) % len(best)], highest
+
+
+def reachable(address: str) -> str:
+    """How to reach from here who listens at this address: one that means all interfaces is nobody's."""
+    parts = urlsplit(address)
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(parts.hostname or "")
+    return address if host is None else f"{parts.scheme}://{host}:{parts.port}"
+
+
+def _trusting(certificate: Path) -> ssl.SSLContext:
+    """For asking ourselves: whoever has this very certificate, whatever name is in it."""
+    context = ssl.create_default_context(cafile=str(certificate))
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+class DemoPart:
+    """The part of the settings' section [scheduler], over a simulated cluster."""
+
+    section = "scheduler"
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+
+    def make(self, table: Mapping[str, Any], serving: Serving) -> Made:
+        """Routes and life of the extender, and the life of the cluster."""
+        api = SimulatedApi(self._cluster, now=serving.now)
+        scheduling = Scheduling(table, serving, cluster=api)
+        scheduler = PretendedScheduler(
+            self._cluster,
+            api,
+            profiles=scheduling.extender.profiles,
+            ready=lambda: scheduling.table.load.columns is not None,
+            now=serving.now,
+            certificate=serving.settings.server.tls_cert,
+        )
+        made = scheduling.made()
+        lives = (*made.lives, scheduler.life, say_in_each_answer)
+        return replace(made, lives=lives, on_listening=(*made.on_listening, scheduler.listening))
+
+
+@asynccontextmanager
+async def say_in_each_answer(app: web.Application) -> AsyncIterator[None]:
+    """That nothing is real: not every document has room for its source."""
+    app.on_response_prepare.append(_say)
+    yield
+
+
+async def _say(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers[SIMULATED] = "load-watcher demo: nothing here is real"

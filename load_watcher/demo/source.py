@@ -1,0 +1,137 @@
+"""The load of a simulated cluster, for `load-watcher demo`: nothing here is real, and `source` says so.
+
+It can be asked for any time, so the windows are whole at once. Samples come once a slot, from each node at a moment of
+its own, at their true times; what the simulation computes is computed in a thread.
+
+Not among the providers that settings can name: it needs the cluster that the demo makes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from watcher.arrays import Bool
+from watcher.core.koordinator.report import Capacity
+from watcher.core.kubernetes.node_facts import capacities_of
+from watcher.core.pods.table import PodOrigin
+from watcher.fleet.cluster import SimulatedCluster
+from watcher.fleet.faults import as_measured, heard, shown_at
+from watcher.fleet.load import Running, node_load
+from watcher.fleet.noise import F64, mixed, uniform
+from watcher.model import METRIC_BY_KEY, SeriesBatch
+from watcher.providers.base import Fetch, PodFetch, QueryPlan
+
+SOURCE = "Demo"
+METRICS: Mapping[str, str] = {
+    "CPU": "percent",
+    "Memory": "percent",
+    "Storage": "percent",
+    "NetworkTransmit": "bytes/s",
+    "NetworkReceive": "bytes/s",
+    "EnergyPackage": "watts",
+    "PressureCPU": "percent",
+}
+"""What is simulated, by metric key, and its unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """Values of all nodes at k times: `time` and each of `values` (by metric key) [k, n]; `there` [k, n] says which
+    samples came."""
+
+    time: F64
+    there: Bool
+    values: Mapping[str, F64]
+
+
+class DemoProvider:
+    """Samples of a simulated cluster, one per slot of `resolution` seconds."""
+
+    source = SOURCE
+    remembers = True
+
+    def __init__(self, cluster: SimulatedCluster, *, resolution: int) -> None:
+        self._cluster = cluster
+        self._resolution = resolution
+        self._offsets = resolution * 0.9 * uniform(mixed(cluster.fleet.key, 7))
+
+    async def start(self) -> None:
+        """There is nothing to take up."""
+
+    async def close(self) -> None:
+        """There is nothing to release."""
+
+    async def capacities(self) -> Mapping[str, Capacity]:
+        """How large the nodes are."""
+        return await asyncio.to_thread(capacities_of, self._cluster.nodes)
+
+    def node_names(self) -> Collection[str]:
+        """The nodes of the simulated cluster."""
+        return self._cluster.nodes.keys()
+
+    async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
+        """What the nodes showed between the two."""
+        keys = [key for key in METRICS if only is None or METRIC_BY_KEY[key].name in only]
+        batches = await asyncio.to_thread(self._batches, keys, since, until, self._cluster.running)
+        plans = {METRIC_BY_KEY[key].name: self._plan(key) for key in keys}
+        return Fetch(batches, plans=plans, clock_offset_s=0.0)
+
+    async def fetch_pods(self, now: float) -> PodFetch:
+        """What the pods use now."""
+        usage = await asyncio.to_thread(self._cluster.usage, self._cluster.present(), now)
+        return PodFetch(usage, PodOrigin(SOURCE, self._expression("cores"), 0.0, self._expression("bytes"), "rss"))
+
+    def _plan(self, key: str) -> QueryPlan:
+        reason = "simulated by load-watcher demo: nothing here is real"
+        return QueryPlan(METRIC_BY_KEY[key].name, self._expression(key), METRICS[key], "node", 0.0, reason)
+
+    def _expression(self, what: str) -> str:
+        """Another simulation is another expression: samples of two must not share a window."""
+        cluster = self._cluster
+        return f"simulated {what} (seed {cluster.seed}, begun at {cluster.begun:.0f})"
+
+    # --- in the thread -----------------------------------------------------------------------------------------------
+
+    def _batches(self, keys: Collection[str], since: float, until: float, pods: Running) -> tuple[SeriesBatch, ...]:
+        sampled = self._sample(since, until, pods)
+        inside = sampled.there.T
+        series, _ = np.nonzero(inside)
+        names, time = self._cluster.fleet.names, sampled.time.T[inside]
+        return tuple(
+            SeriesBatch(METRIC_BY_KEY[key], names, series, time, sampled.values[key].T[inside]) for key in keys
+        )
+
+    def _sample(self, since: float, until: float, pods: Running) -> _Sampled:
+        times = list(self._times(since, until))
+        looks = [self._look(time, pods) for time in times]
+        nodes = len(self._offsets)
+        time = np.array(times).reshape(len(times), nodes)
+        there = np.array([there for there, _ in looks], dtype=bool).reshape(len(times), nodes)
+        inside = there & (time >= since) & (time <= until)
+        values = {key: np.array([values[key] for _, values in looks]).reshape(len(times), nodes) for key in METRICS}
+        return _Sampled(time, inside, values)
+
+    def _times(self, since: float, until: float) -> Iterator[F64]:
+        """The times [n] of the samples of each slot that has some between the two."""
+        for slot in range(int(since // self._resolution), int(until // self._resolution) + 1):
+            yield slot * float(self._resolution) + self._offsets
+
+    def _look(self, time: F64, pods: Running) -> tuple[Bool, Mapping[str, F64]]:
+        """Who gave a sample at their times [n], and what they said."""
+        fleet = self._cluster.fleet
+        there = heard(fleet.names, time, fleet.faults)
+        load = node_load(fleet, pods, shown_at(fleet.names, time, fleet.faults))
+        percent = 100.0 * load.cores / fleet.cores
+        return there, {
+            "CPU": as_measured(fleet.names, time, percent, fleet.faults),
+            "Memory": 100.0 * load.memory / fleet.memory,
+            "Storage": load.disk,
+            "NetworkTransmit": load.transmitted,
+            "NetworkReceive": load.received,
+            "EnergyPackage": load.watts,
+            "PressureCPU": load.pressure,
+        }

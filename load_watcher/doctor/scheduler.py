@@ -1,0 +1,522 @@
+"""The configuration of kube-scheduler, as people paste it: why does it do nothing, and why does it not even start?
+
+kube-scheduler refuses unknown fields and says so in its log, but nothing tells that a plug-in scores against another
+one, that its arguments lead past this service, or that a second scheduler waits for the lease of the first. The facts
+are those of kube-scheduler's own types (kubescheduler.config.k8s.io/v1) and of the Trimaran plug-ins (trimaran.md §9,
+§10).
+
+Here are profiles and their plug-ins; `extenders` looks at how our extender is asked, `circles` at thresholds that work
+against each other. Pure but for `scheduler`, which reads the files.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from load_watcher.doctor import extenders, thresholds
+from load_watcher.doctor.kube_scheduler_api import (
+    ADDRESS,
+    API_VERSION,
+    ARGS,
+    ELSEWHERE,
+    GONE,
+    GROUP,
+    KIND,
+    KNOWN,
+    OF_PLUGINS,
+    OLD_ARGS,
+    POINTS,
+    PROFILE,
+    PROVIDER,
+    PROVIDER_TYPES,
+    REMOVED,
+    RIVALS,
+    THEIR_PLACE,
+    TOP,
+    TRIMARAN,
+    VALUES,
+)
+from load_watcher.doctor.listening import Exposition
+from load_watcher.doctor.plugins import PluginUse, use_of_profile, use_of_table
+from watcher.platform.checks.examination import Examination, aside
+from watcher.platform.checks.results import Result, fail, ok, skipped, some, warn
+from watcher.platform.net.redaction import shown, without_credentials
+from watcher.platform.settings.tables import Settings
+from watcher.platform.settings.values import nearest
+
+
+async def scheduler(examination: Examination) -> Sequence[Result]:
+    """The scheduler configurations that were named by flag, the profiles of [scheduler], with the files that they take
+    over by `from`, and what evicts beside them."""
+    settings = examination.find(Settings)
+    own = [] if settings is None else [await _own(name, table, examination.cwd) for name, table in _tables(settings)]
+    service = _service(settings, own, examination.find(Exposition)) if settings is not None and own else None
+    results = [result for profile in own for result in profile.results]
+    profiles = [thresholds.Profile(f"[scheduler.{each.name}]", each.use) for each in own if each.use is not None]
+    for path, text in await _texts(examination.scheduler_files, "kube-scheduler gets by --config", results):
+        results += _of_file(path, _judged(text, service, settings))
+        profiles += profiles_in(text, path.name)
+    evictors: list[thresholds.Evictor] = []
+    for path, text in await _texts(examination.evictor_files, "the descheduler or the agent gets", results):
+        found, problems = thresholds.evictors_in(text)
+        results += _of_file(path, problems)
+        evictors += [replace(each, where=f"{path.name}: {each.where}") for each in found]
+    results += thresholds.judge(profiles, evictors)
+    if results:
+        return results
+    if own:
+        return [ok(f"the plug-ins of {some([f'[scheduler.{each.name}]' for each in own])} go together")]
+    return [skipped("no scheduler configuration is named", "give one with --scheduler-config FILE to have it read")]
+
+
+async def _texts(paths: Sequence[Path], which: str, results: list[Result]) -> list[tuple[Path, bytes]]:
+    """The files that can be read; the others are told in the results."""
+    found = []
+    for path in paths:
+        text = await _read(path, f"name the file that {which}")
+        if isinstance(text, Result):
+            results.append(text)
+        else:
+            found.append((path, text))
+    return found
+
+
+def _judged(text: bytes, service: extenders.OwnService | None, settings: Settings | None) -> list[Result]:
+    found = list(judge(text, service)) or [ok("its profiles use this service, with nothing against it")]
+    if service is None and settings is not None and _asks_ours(text):
+        cure = "give the settings of the service that is asked, by --config"
+        found.append(skipped("what its extender asks is not in these settings", cure))
+    return found
+
+
+async def _read(path: Path, cure: str) -> bytes | Result:
+    try:
+        return await aside(path.read_bytes)
+    except OSError as error:
+        return fail(f"{path} cannot be read: {error.strerror}", cure)
+
+
+def _of_file(path: Path, results: Iterable[Result]) -> list[Result]:
+    return [Result(each.status, f"{path.name}: {each.what}", each.cure) for each in results]
+
+
+# --- our own profiles ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A profile of [scheduler.NAME], what its file has against it, and its plug-ins, None where they cannot be told."""
+
+    name: str
+    bind: bool
+    use: PluginUse | None
+    results: Sequence[Result] = ()
+
+
+def _tables(settings: Settings) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The tables [scheduler.NAME]; those that are none are problems of the settings already."""
+    tables = settings.parts.get("scheduler", {})
+    return ((name, table) for name, table in tables.items() if isinstance(table, dict))
+
+
+async def _own(name: str, table: Mapping[str, Any], cwd: Path) -> _Own:
+    bind = table.get("bind") is True
+    if not isinstance(table.get("from"), str):
+        return _Own(name, bind, use_of_table(table))
+    path, profile = cwd / table["from"], str(table.get("profile", ""))
+    text = await _read(path, "name a file that can be read")
+    if isinstance(text, Result):
+        return _Own(name, bind, None, [text])
+    found = list(judge_taken_over(text, profile=profile)) or [ok("what [scheduler] takes of it is valid")]
+    uses = [use for called, use in _uses(_configurations(yaml.safe_load_all(text))) if profile in ("", called)]
+    return _Own(name, bind, uses[0] if len(uses) == 1 else None, _of_file(path, found))
+
+
+def _service(settings: Settings, own: Sequence[_Own], running: Exposition | None) -> extenders.OwnService:
+    profiles = {each.name: extenders.OwnProfile(each.bind, each.use) for each in own}
+    server = settings.server
+    slow = {} if running is None else extenders.slow_answers(running.text)
+    return extenders.OwnService(profiles, bool(server.tls_cert), bool(server.tls_client_ca), slow)
+
+
+def profiles_in(content: str | bytes, name: str) -> list[thresholds.Profile]:
+    """The profiles of a configuration that has plug-ins which we know; `name` is that of its file."""
+    try:
+        found = list(_uses(_configurations(yaml.safe_load_all(content))))
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return []  # which `judge` has said
+    return [
+        thresholds.Profile(f"{name}: profile {called}", use) for called, use in found if use.filtering or use.scoring
+    ]
+
+
+def _uses(configurations: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, PluginUse]]:
+    """The plug-ins of each profile, by its name."""
+    for configuration in configurations:
+        given = configuration.get("profiles")
+        for profile in (each for each in given if isinstance(each, dict)) if isinstance(given, list) else ():
+            plugins, _ = _read_plugins(profile.get("plugins"), where="")
+            named = {name for names in plugins.enabled.values() for name in names}
+            filtering = {name for name in named if plugins.runs(name, "filter")}
+            scoring = {name for name in named if plugins.runs(name, "score")}
+            called = str(profile.get("schedulerName", "default-scheduler"))
+            yield called, use_of_profile(profile, filtering=filtering, scoring=scoring)
+
+
+def _asks_ours(content: str | bytes) -> bool:
+    try:
+        return any(_asks_our_extender(each) for each in _configurations(yaml.safe_load_all(content)))
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return False
+
+
+# --- the document ----------------------------------------------------------------------------------------------------
+
+
+def judge(content: str | bytes, service: extenders.OwnService | None = None) -> Iterator[Result]:
+    """All that is wrong with a configuration for kube-scheduler with the Trimaran plug-ins or with our extender, given
+    as YAML or JSON, or inside a ConfigMap; `service` is what our settings say of that extender."""
+    try:
+        documents = [each for each in yaml.safe_load_all(content) if each is not None]
+        configurations = list(_configurations(documents))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        at = getattr(error, "problem_mark", None)
+        line = f" at line {at.line + 1}" if at is not None else ""
+        yield fail(f"this is no YAML{line}", "indent by spaces, not by tabs, and put texts with a colon into quotes")
+        return
+    if not configurations:
+        kinds = [str(each.get("kind")) for each in documents if isinstance(each, dict)]
+        found = f"; it has {some(kinds)}" if kinds else ""
+        yield fail(f"there is no {KIND} in it{found}", f"begin it with apiVersion: {API_VERSION} and kind: {KIND}")
+    for configuration in configurations:
+        yield from _judge(configuration, service)
+
+
+def judge_taken_over(content: str | bytes, *, profile: str) -> Iterator[Result]:
+    """What is wrong with a configuration of which [scheduler] takes a profile ("": any) over, beside what makes the
+    settings invalid: score plug-ins that stay with kube-scheduler and work against ours."""
+    for configuration in _configurations(yaml.safe_load_all(content)):
+        for each in configuration.get("profiles") or ():
+            name = str(each.get("schedulerName", "default-scheduler"))
+            if profile in ("", name):
+                plugins, _ = _read_plugins(each.get("plugins"), where=f"profile {name}")
+                ours = [one for one in plugins.enabled.get("score", ()) if one not in RIVALS]
+                yield from _rivals(plugins, ours, where=f"profile {name}")
+
+
+def _configurations(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """The scheduler configurations among these documents, those in the data of ConfigMaps included."""
+    for document in documents:
+        if not isinstance(document, dict):
+            continue
+        if document.get("kind") == "ConfigMap" and isinstance(document.get("data"), dict):
+            texts = (each for each in document["data"].values() if isinstance(each, str) and KIND in each)
+            for text in texts:
+                yield from _configurations(yaml.safe_load_all(text))
+        elif document.get("kind") == KIND or GROUP in str(document.get("apiVersion")):
+            yield document
+
+
+def _judge(configuration: Mapping[str, Any], service: extenders.OwnService | None) -> Iterator[Result]:
+    yield from _version(configuration)
+    yield from _unknown(configuration, TOP, where="the configuration", near_only=True)
+    profiles = configuration.get("profiles")
+    if not isinstance(profiles, list) or not all(isinstance(each, dict) for each in profiles) or not profiles:
+        yield fail("it has no list of profiles, so no plug-in is configured", "put the plug-ins under profiles: [...]")
+        return
+    names = [str(each.get("schedulerName", "default-scheduler")) for each in profiles]
+    score_by_load = False
+    for each, name in zip(profiles, names, strict=True):
+        plugins, problems = _read_plugins(each.get("plugins"), where=f"profile {name}")
+        yield from problems
+        scoring = [plugin for plugin in TRIMARAN if plugins.runs(plugin, "score")]
+        yield from _judge_profile(each, plugins, scoring, where=f"profile {name}")
+        score_by_load |= bool(scoring)
+        if not scoring:
+            yield from _beside_our_extender(configuration, plugins, where=f"profile {name}")
+    if not score_by_load and not _asks_our_extender(configuration):
+        cure = "enable one, for example plugins.score.enabled: [{name: TargetLoadPacking}]"
+        yield fail(f"no profile enables a plug-in that scores by load ({', '.join(TRIMARAN)})", cure)
+    yield from extenders.judge(configuration.get("extenders"), service)
+    yield from _lease(configuration, names)
+
+
+def _asks_our_extender(configuration: Mapping[str, Any]) -> bool:
+    """Whether nodes are scored by an extender with a path like ours, /scheduler/PROFILE."""
+    return any(each.get("prioritizeVerb") for each in _our_extenders(configuration))
+
+
+def _our_extenders(configuration: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    given = configuration.get("extenders")
+    return [each for each in given if extenders.is_ours(each)] if isinstance(given, list) else []
+
+
+def _beside_our_extender(configuration: Mapping[str, Any], plugins: Plugins, *, where: str) -> Iterator[Result]:
+    """Plug-ins of Kubernetes with as much to say as an extender of ours that scores."""
+    weights = [each.get("weight") for each in _our_extenders(configuration) if each.get("prioritizeVerb")]
+    on = [each for each in RIVALS if not plugins.is_off(each, "score")]
+    if on and 1 in weights:
+        told = f"{where}: {' and '.join(on)} score{'s' if len(on) == 1 else ''} by requests, against our extender"
+        names = ", ".join(f"{{name: {each}}}" for each in on)
+        yield warn(told, f"add [{names}] to plugins.score.disabled, or give the extender a higher weight")
+
+
+def _version(configuration: Mapping[str, Any]) -> Iterator[Result]:
+    version, kind = str(configuration.get("apiVersion", "")), str(configuration.get("kind", ""))
+    if kind != KIND:
+        yield fail(f"kind is {_quoted(kind) if kind else 'not set'}", f"set kind: {KIND}")
+    if version == API_VERSION:
+        return
+    cure = f"set apiVersion: {API_VERSION} (Kubernetes 1.25 and later)"
+    gone = GONE.get(version.removeprefix(f"{GROUP}/"))
+    if gone:
+        yield fail(f"apiVersion {version} is not read any more since Kubernetes {gone}", cure)
+    else:
+        yield fail(f"apiVersion is {_quoted(version) if version else 'not set'}", cure)
+
+
+def _lease(configuration: Mapping[str, Any], names: Sequence[str]) -> Iterator[Result]:
+    """A second scheduler that takes part in the election of the first never becomes leader, and does nothing."""
+    election = configuration.get("leaderElection")
+    given = election if isinstance(election, dict) else {}
+    own_lease = given.get("resourceName") not in (None, "kube-scheduler")
+    if "default-scheduler" not in names and given.get("leaderElect") is not False and not own_lease:
+        told = (
+            "leaderElection is on with the lease of the default scheduler: as a second scheduler it would wait forever"
+        )
+        yield warn(told, "set leaderElection.leaderElect: false, or a leaderElection.resourceName of its own")
+
+
+# --- a profile -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """The plug-ins of a profile: extension point -> names enabled, and names disabled."""
+
+    enabled: Mapping[str, Sequence[str]]
+    disabled: Mapping[str, Sequence[str]]
+
+    def runs(self, name: str, point: str) -> bool:
+        """Whether this plug-in was enabled at the point, by itself or at all points at once."""
+        if name in self.enabled.get(point, ()):
+            return True
+        return name in self.enabled.get("multiPoint", ()) and not {name, "*"} & set(self.disabled.get(point, ()))
+
+    def is_off(self, name: str, point: str) -> bool:
+        """Whether a plug-in that Kubernetes has on by default is off at the point."""
+        if name in self.enabled.get(point, ()):
+            return False
+        return any({name, "*"} & set(self.disabled.get(each, ())) for each in (point, "multiPoint"))
+
+
+def _judge_profile(
+    profile: Mapping[str, Any], plugins: Plugins, scoring: Sequence[str], *, where: str
+) -> Iterator[Result]:
+    yield from _unknown(profile, PROFILE, where=where)
+    yield from _names(plugins, where=where)
+    if scoring:
+        yield from _rivals(plugins, scoring, where=where)
+    yield from _company(plugins, scoring, where=where)
+    yield from _arguments(profile.get("pluginConfig"), scoring, where=where)
+
+
+def _read_plugins(given: Any, *, where: str) -> tuple[Plugins, list[Result]]:
+    """The plug-ins of a profile, and what in them cannot be read."""
+    enabled: dict[str, Sequence[str]] = {}
+    disabled: dict[str, Sequence[str]] = {}
+    if given is None:
+        return Plugins({}, {}), []
+    if not isinstance(given, dict):
+        cure = "write plugins: {score: {enabled: [{name: …}]}}"
+        return Plugins({}, {}), [fail(f"{where}: plugins is no mapping", cure)]
+    problems = [*_unknown(given, POINTS, where=f"{where}, plugins")]
+    for point in (each for each in POINTS if given.get(each) is not None):
+        content = given[point]
+        if not isinstance(content, dict):
+            told = f"{where}: plugins.{point} is no mapping of enabled and disabled"
+            problems.append(fail(told, f"write plugins.{point} as {{enabled: [{{name: …}}], disabled: [{{name: …}}]}}"))
+            continue
+        problems += _unknown(content, ("enabled", "disabled"), where=f"{where}, plugins.{point}")
+        for into, key in ((enabled, "enabled"), (disabled, "disabled")):
+            items = content.get(key) or []
+            names = [_name_of(item) for item in items] if isinstance(items, list) else [None]
+            into[point] = [name for name in names if name is not None]
+            if None in names:
+                told = f"{where}: plugins.{point}.{key} is no list of plug-ins with a name"
+                problems.append(fail(told, f"write plugins.{point}.{key} as a list like [{{name: TargetLoadPacking}}]"))
+    return Plugins(enabled, disabled), problems
+
+
+def _name_of(item: Any) -> str | None:
+    name = item.get("name") if isinstance(item, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _names(plugins: Plugins, *, where: str) -> Iterator[Result]:
+    """Plug-ins that are misspelt, or that Kubernetes does not have any more."""
+    for turned, points in (("enabled", plugins.enabled), ("disabled", plugins.disabled)):
+        for point, names in points.items():
+            for name in names:
+                at = f"{where}: {_quoted(name)} in plugins.{point}.{turned}"
+                if name in REMOVED:
+                    cure = f"write NodeResourcesFit in plugins.score.{turned} instead"
+                    told = f"{at} does not exist any more, it is a strategy of NodeResourcesFit"
+                    yield fail(told, cure) if turned == "enabled" else warn(f"{told}, so that this does nothing", cure)
+                elif guess := _misspelt(name):
+                    cure = f"did you mean {guess}? Names must match to the letter"
+                    told = f"{at} is no plug-in"
+                    yield (
+                        fail(f"{told}, and the scheduler will not start", cure)
+                        if turned == "enabled"
+                        else warn(f"{told}, so that this does nothing", cure)
+                    )
+
+
+def _misspelt(name: str) -> str | None:
+    """The plug-in that was most likely meant, None for one that is known, or like none that is: there are others."""
+    if name in (*KNOWN, "*"):
+        return None
+    folded = {known.casefold(): known for known in KNOWN}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.85)
+    return folded[close[0]] if close else None
+
+
+def _rivals(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[Result]:
+    """Score plug-ins that work against those that score by load."""
+    on = [each for each in RIVALS if not plugins.is_off(each, "score")]
+    if on:
+        told = f"{where}: {' and '.join(on)} score{'s' if len(on) == 1 else ''} by requests, against {some(scoring)}"
+        names = ", ".join(f"{{name: {each}}}" for each in on)
+        yield fail(told, f"add [{names}] to plugins.score.disabled")
+    if any("NodeResourcesFit" in plugins.disabled.get(point, ()) for point in ("filter", "multiPoint")):
+        told = f"{where}: NodeResourcesFit is disabled as a filter too: pods will go to nodes without room for them"
+        yield fail(told, "disable it in plugins.score.disabled only")
+
+
+def _company(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[Result]:
+    """Trimaran plug-ins that are not alone, or not complete."""
+    if len(scoring) > 1:
+        yield warn(f"{where}: {' and '.join(scoring)} score together", "enable one of them per profile")
+    if "LowRiskOverCommitment" in scoring and not plugins.runs("LowRiskOverCommitment", "preScore"):
+        told = f"{where}: LowRiskOverCommitment is not enabled in preScore, and computes everything anew for each node"
+        yield warn(told, "add {name: LowRiskOverCommitment} to plugins.preScore.enabled")
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _arguments(given: Any, scoring: Sequence[str], *, where: str) -> Iterator[Result]:
+    items = given if isinstance(given, list) else []
+    if given is not None and (not isinstance(given, list) or not all(isinstance(each, dict) for each in given)):
+        yield fail(f"{where}: pluginConfig is no list of mappings", "write pluginConfig: [{name: …, args: {…}}]")
+    configured: dict[str, Mapping[str, Any]] = {}
+    for item in (each for each in items if isinstance(each, dict)):
+        name, args = str(item.get("name", "")), item.get("args")
+        yield from _unknown(item, ("name", "args"), where=f"{where}, pluginConfig of {_quoted(name)}")
+        configured[name] = args if isinstance(args, dict) else {}
+        if guess := _misspelt(name):
+            yield fail(f"{where}: pluginConfig is for {_quoted(name)}, which is no plug-in", f"did you mean {guess}?")
+        elif name in ELSEWHERE:
+            for key in (each for each in OF_PLUGINS if each in configured[name]):
+                yield fail(f"{where}: {key} is among the arguments of {name}, which knows none", THEIR_PLACE)
+        elif name in TRIMARAN and name not in scoring:
+            told = f"{where}: {name} has arguments and is not enabled in score: they do nothing"
+            yield fail(told, f"add {{name: {name}}} to plugins.score.enabled, or leave its pluginConfig out")
+    for name in scoring:
+        yield from _trimaran(name, configured.get(name, {}), where=f"{where}, {name}")
+
+
+def _trimaran(name: str, args: Mapping[str, Any], *, where: str) -> Iterator[Result]:
+    """The arguments of one of the plug-ins that ask this service."""
+    for old in sorted(OLD_ARGS.keys() & args.keys()):
+        yield fail(
+            f"{where}: {old} is of older versions, and refused today", f"write {OLD_ARGS[old]}, or watcherAddress"
+        )
+    yield from _unknown({key: args[key] for key in args if key not in OLD_ARGS}, ARGS[name], where=where)
+    version = args.get("apiVersion")
+    if version not in (None, API_VERSION):
+        yield fail(
+            f"{where}: its args have the apiVersion {_quoted(version)}", f"set it to {API_VERSION}, or leave it out"
+        )
+    yield from _whom_it_asks(args, key="WatcherAddress" if name == "Peaks" else "watcherAddress", where=where)
+    for key, (fits, wanted) in VALUES.items():
+        if key in args and key in ARGS[name] and not fits(args[key]):
+            yield fail(f"{where}: {key} is {_quoted(args[key])}", f"set it to {wanted}")
+
+
+def _whom_it_asks(args: Mapping[str, Any], *, key: str, where: str) -> Iterator[Result]:
+    address, provider = args.get(key), args.get("metricProvider")
+    if provider is not None:
+        yield from _provider(provider, where=where)
+    if address:
+        yield from address_problems(str(address), where=f"{where}: {key}")
+        if provider is not None:
+            yield warn(f"{where}: metricProvider is not used beside {key}", "leave metricProvider out")
+    elif provider is None:
+        told = f"{where}: {key} is not set, so the plug-in asks metrics-server by itself, and never this service"
+        yield fail(told, f"set {key}, for example {ADDRESS}")
+    else:
+        told = f"{where}: it asks its metricProvider by itself, and never this service"
+        yield warn(told, f"set {key} instead of metricProvider, for example {ADDRESS}")
+
+
+def _provider(given: Any, *, where: str) -> Iterator[Result]:
+    if not isinstance(given, dict):
+        yield fail(f"{where}: metricProvider is no mapping", "write metricProvider: {type: Prometheus, address: …}")
+        return
+    yield from _unknown(given, PROVIDER, where=f"{where}, metricProvider")
+    kind = given.get("type")
+    if kind not in (None, *PROVIDER_TYPES):
+        guess = nearest(str(kind), PROVIDER_TYPES)
+        cure = f"did you mean {guess}? Case matters" if guess else f"write one of {', '.join(PROVIDER_TYPES)}"
+        told = f"{where}: metricProvider.type {_quoted(kind)} does not exist, and the scheduler will not start"
+        if str(kind).casefold() == "datadog":
+            told, cure = f"{where}: the plug-ins refuse metricProvider.type Datadog", "set watcherAddress instead"
+        yield fail(told, cure)
+
+
+def address_problems(address: str, *, where: str) -> Iterator[Result]:
+    """What is wrong with the address of this service, as a plug-in is given it: it puts /watcher after it."""
+    try:
+        parts = urlsplit(address.strip())
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    told = _quoted(without_credentials(address) if "://" in address else address.rpartition("@")[2])
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        yield fail(f"{where} {told} has no http:// before its host", f"write it like {ADDRESS}")
+    elif port is None:
+        told = f"{where} {told} has no port, so that port {443 if parts.scheme == 'https' else 80} is asked"
+        yield fail(told, "add the port of the service, :2020 if it was not changed")
+    elif parts.path.rstrip("/").endswith("/watcher"):
+        yield fail(f"{where} {told} ends with /watcher, which the plug-in adds by itself", "leave /watcher out")
+    if address != address.strip():
+        yield fail(f"{where} has spaces around it", "leave them out")
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _unknown(
+    given: Mapping[str, Any], known: Sequence[str], *, where: str, near_only: bool = False
+) -> Iterator[Result]:
+    """Fields that kube-scheduler would refuse; with `near_only` only those that look misspelt."""
+    for key in (each for each in given if each not in known):
+        guess, belongs_elsewhere = nearest(str(key), known), key in OF_PLUGINS
+        if guess or belongs_elsewhere or not near_only:
+            cure = f"did you mean {guess}?" if guess else f"it may have {', '.join(known)}"
+            told = f"{where}: unknown field {_quoted(key)}, which kube-scheduler refuses"
+            yield fail(told, THEIR_PLACE if belongs_elsewhere else cure)
+
+
+def _quoted(value: Any) -> str:
+    """A foreign value as it may be shown."""
+    return f'"{shown(str(value))}"'

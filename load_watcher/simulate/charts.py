@@ -1,0 +1,89 @@
+"""A picture of simulations, side by side: PNG, the same bytes for the same runs and the same matplotlib."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from load_watcher.simulate.report import Setting
+from load_watcher.simulate.results import Run, Summary
+
+F64 = npt.NDArray[np.float64]
+
+INCHES, DPI = (10.0, 7.2), 100
+SMOOTHED = 5  # minutes of which a line is the mean
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's, which people with any colour vision tell apart."""
+
+
+def draw(setting: Setting, runs: Sequence[Run]) -> bytes:
+    """Overloaded nodes and nodes in use over time, how CPU is spread over node-minutes, and the overload of each."""
+    # Whatever the user's matplotlibrc says, but for the backend, which we do not use.
+    plain = {key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith("backend")}
+    with mpl.rc_context(plain):
+        figure = Figure(figsize=INCHES, dpi=DPI, layout="constrained")
+        canvas = FigureCanvasAgg(figure)
+        ((overloaded, bars), (used, shares)) = figure.subplots(2, 2)
+        for i, run in enumerate(runs):
+            _lines(run, overloaded, used, shares, colour=COLOURS[i % len(COLOURS)])
+        _bars(bars, [run.summary() for run in runs])
+        threshold = f"{100.0 * setting.overload:g} %"
+        _label(overloaded, f"Nodes above {threshold} of CPU or memory", "hours", "nodes")
+        _label(used, "Nodes in use", "hours", "nodes")
+        _label(shares, "CPU over all node-minutes", "part of the node-minutes", "% or less")
+        shares.axhline(100.0 * setting.overload, color="#888888", linewidth=0.8, linestyle="--")
+        figure.legend(*overloaded.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+        figure.suptitle(f"{setting.nodes:,} nodes, {setting.pods:,} pods, {setting.minutes / 60:g} hours")
+        found = io.BytesIO()
+        # Software would be matplotlib with its version.
+        canvas.print_figure(found, format="png", metadata={"Software": None})
+    return found.getvalue()
+
+
+def _lines(run: Run, overloaded: Axes, used: Axes, shares: Axes, *, colour: str) -> None:
+    minutes = run.minutes()
+    hours = np.arange(len(minutes.used)) / 60.0
+    for axes in (overloaded, used):
+        axes.set_xlim(0.0, max(1, len(hours)) / 60.0)
+    for axes, values in ((overloaded, minutes.overloaded), (used, minutes.used)):
+        axes.plot(hours, _smooth(values.astype(np.float64)), color=colour, linewidth=1.2, label=run.policy)
+    known = run.series.cpu[~np.isnan(run.series.cpu)]
+    if len(known):
+        part = np.linspace(0.0, 100.0, 401)
+        shares.set_xlim(0.0, 1.0)
+        shares.plot(part / 100.0, 100.0 * np.minimum(np.percentile(known, part), 1.0), color=colour, linewidth=1.2)
+
+
+def _smooth(values: F64) -> F64:
+    """The mean of the last minutes, of fewer at the beginning."""
+    sums = np.cumsum(values)
+    before = np.concatenate([np.zeros(min(SMOOTHED, len(sums))), sums[:-SMOOTHED]])
+    smooth: F64 = (sums - before) / np.minimum(np.arange(1, len(sums) + 1), SMOOTHED)
+    return smooth
+
+
+def _bars(axes: Axes, found: Sequence[Summary]) -> None:
+    place = np.arange(len(found))[::-1]
+    values = [each.overload_node_minutes for each in found]
+    colours = [COLOURS[i % len(COLOURS)] for i in range(len(found))]
+    drawn = axes.barh(place, values, color=colours)
+    axes.bar_label(drawn, labels=[f" {value:,}" for value in values])
+    axes.set_yticks(place, labels=[each.policy for each in found])
+    axes.set_xlim(right=1.25 * max(1, *values, 1))
+    _label(axes, "Overload", "node-minutes", "")
+
+
+def _label(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.spines[["top", "right"]].set_visible(False)
+    if y:
+        axes.set_ylim(bottom=0.0)

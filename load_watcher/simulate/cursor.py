@@ -1,0 +1,57 @@
+"""What each of some series is worth at a time, as time goes on: of nodes, and of pods by their age.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from load_watcher.simulate.trace_columns import Steps
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+
+class Cursor:
+    """The values of `steps` now; `cores` and `bytes` [series] are those of `base` (cores, bytes) before the first of a
+    series. A series stands still until `start` says which time its zero is."""
+
+    def __init__(self, steps: Steps, base: tuple[F64, F64]) -> None:
+        self._steps = steps
+        count = len(steps.first) - 1
+        self.cores, self.bytes = (values.astype(np.float64).copy() for values in base)
+        self._zero: F64 = np.zeros(count)
+        self._next: I64 = steps.first[:-1].copy()
+        self._due: F64 = np.full(count, np.inf)
+
+    def start(self, series: int, *, zero: float) -> None:
+        """From now on its times are seconds after this (unix seconds)."""
+        self._zero[series] = zero
+        self._look(np.array([series]))
+
+    def start_all(self, *, zero: float) -> None:
+        """All of them."""
+        self._zero[:] = zero
+        self._look(np.arange(len(self._zero)))
+
+    def stop(self, series: int) -> None:
+        """Its values stay."""
+        self._due[series] = np.inf
+
+    def advance(self, now: float) -> None:
+        """Take what has come until now, this moment included."""
+        while len(due := np.flatnonzero(self._due <= now)):
+            at = self._next[due]
+            self.cores[due], self.bytes[due] = self._steps.cores[at], self._steps.bytes[at]
+            self._next[due] = at + 1
+            self._look(due)
+
+    def _look(self, series: I64) -> None:
+        """When the next value of these is due."""
+        at = self._next[series]
+        there = at < self._steps.first[series + 1]
+        due = np.full(len(series), np.inf)
+        due[there] = self._zero[series[there]] + self._steps.time[at[there]]
+        self._due[series] = due

@@ -1,0 +1,419 @@
+"""The closed loop, one minute a step: pods end and come, those that wait are placed, all make load, and what was
+measured of it is what later decisions see.
+
+At each step, in this order: pods whose time is over end; nodes come and go; pods that have come since the step before
+join those that wait; at every `refresh` a new copy of the windows is published, which is `delay` old; the waiting pods
+are placed one by one, the most important first; then the minute's load is what the pods want that are there now.
+
+A pod fits where kube-scheduler's NodeResourcesFit says so: CPU, memory and the number of pods, by requests.
+
+No I/O, no clock; the same for the same course, policy and options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from load_watcher.simulate.cursor import Cursor
+from load_watcher.simulate.policies import Decider, Policy
+from load_watcher.simulate.results import Run, Series
+from load_watcher.simulate.trace_columns import STEP_S, Course, NodeChange, PodCourse
+from load_watcher.simulate.windows import WINDOWS, Windows
+from scorers.cluster.pods import PodInfo, pod_info
+from scorers.cluster.resources import CPU, MEMORY, qos_class
+from scorers.cluster.table import Table
+from watcher.core.kubernetes.objects import (
+    Container,
+    Node,
+    NodeStatus,
+    ObjectMetadata,
+    Owner,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Quantities,
+    Resources,
+)
+from watcher.fleet.noise import key_of
+from watcher.traces.records import NodeRecord
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+PODS = "pods"
+SUSTAINED = 3
+"""So many minutes in a row a node is overloaded before somebody would evict."""
+ASKED_AGAIN_S = 900.0  # after the planner found nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`refresh` and `delay` in seconds, whole minutes: how often windows are published, and how old their newest sample
+    is then. Above `overload` (a share) of its CPU or memory a node is overloaded. `seed` decides between equal nodes.
+    `anew`: the pods that were there when the trace began are placed too, in its first minute."""
+
+    refresh: float = 60.0
+    delay: float = 60.0
+    overload: float = 0.9
+    seed: int = 1
+    anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodLook:
+    """A pod as whoever evicts sees it: cores and bytes are what it uses."""
+
+    uid: str
+    namespace: str
+    name: str
+    qos: str
+    priority: int
+    owner: str
+    started: float
+    cores: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLook:
+    """An overloaded node: what it has, what it uses, and its pods by name."""
+
+    time: float
+    cores: float
+    bytes: int
+    used_cores: float
+    used_bytes: float
+    pods: Sequence[PodLook]
+
+
+Evictor = Callable[[NodeLook], Sequence[str]]
+"""Of an overloaded node the uids of the pods that have to go."""
+
+
+class Progress(Protocol):
+    """Is told after each step."""
+
+    def __call__(self) -> None: ...
+
+
+def simulate(
+    course: Course,
+    policy: Policy,
+    options: Options,
+    *,
+    evictor: Evictor | None = None,
+    progress: Progress = lambda: None,
+) -> Run:
+    """The whole of a trace under one policy; `evictor` says what of it would have to be evicted. Raises PolicyError."""
+    cluster = _Cluster(course, policy, options, evictor)
+    for minute in range(course.minutes):
+        cluster.step(minute)
+        progress()
+    return cluster.run()
+
+
+class _Cluster:
+    """Who is where, and since when. Arrays over all nodes of the course, and over all of its pods."""
+
+    def __init__(self, course: Course, policy: Policy, options: Options, evictor: Evictor | None) -> None:
+        self.course, self.options, self.evictor = course, options, evictor
+        self.policy = policy.name
+        self.table = Table(windows=WINDOWS)
+        self.decider: Decider = policy.over(self.table)
+        self.windows = Windows(course.names, measures=self.table.needs.usages)
+        self.infos = [_info(each) for each in course.pods]
+        self.changes = list(reversed(course.changes))
+        nodes, pods = len(course.names), len(course.pods)
+        self.there: Bool = np.zeros(nodes, dtype=np.bool_)
+        self.cores, self.bytes = np.ones(nodes), np.ones(nodes)
+        self.rows: I64 = np.full(nodes, -1, dtype=np.int64)  # in the table
+        self.background = Cursor(course.load, (np.zeros(nodes), np.zeros(nodes)))
+        self.background.start_all(zero=0.0)
+        asked = [(each.record.cores, float(each.record.bytes)) for each in course.pods]
+        base = np.array(asked, dtype=np.float64).reshape(pods, 2)
+        self.usage = Cursor(course.usage, (base[:, 0], base[:, 1]))
+        self.limits: F64 = np.array([_limits(each) for each in course.pods], dtype=np.float64).reshape(pods, 2)
+        self.node: I64 = np.full(pods, -1, dtype=np.int64)  # of each pod, -1: it does not run
+        self.left: F64 = np.array([each.lifetime for each in course.pods], dtype=np.float64)  # seconds that it will run
+        self.age: F64 = np.zeros(pods)  # that it had when it lost its node
+        self.started: F64 = np.zeros(pods)
+        self.end: F64 = np.full(pods, np.inf)
+        self.placed: F64 = np.full(pods, np.nan)
+        self.first_node: I64 = np.full(pods, -1, dtype=np.int64)
+        self.pinned: Bool = np.array([bool(each.pinned) for each in course.pods], dtype=np.bool_)
+        self.index = {name: i for i, name in enumerate(course.names)}
+        self.next = 0  # the first pod that has not come yet
+        self.waiting: list[int] = []
+        self.displaced = 0
+        self.series = Series(course.minutes, nodes)
+        self.gone: Bool = np.zeros(pods, dtype=np.bool_)  # pods that would have been evicted
+        self.over: I64 = np.zeros(nodes, dtype=np.int64)  # minutes in a row
+        self.ask: F64 = np.full(nodes, -np.inf)
+        self.samples: list[tuple[float, I64, F64, F64]] = []  # measured, and not published yet
+
+    # --- one step ----------------------------------------------------------------------------------------------------
+
+    def step(self, minute: int) -> None:
+        """All that happens at the beginning of a minute, and the minute itself."""
+        now = self.course.begins + minute * STEP_S
+        self._end_pods(now)
+        self._change_nodes(now)
+        self._arrive(now)
+        if (minute * STEP_S) % self.options.refresh == 0:
+            self._publish(now)
+        self._place(now)
+        self._pass(minute, now)
+
+    def _change_nodes(self, now: float) -> None:
+        changed = False
+        while self.changes and self.changes[-1].time <= now:
+            self._change_node(self.changes.pop(), now)
+            changed = True
+        if changed:
+            self.rows = np.array([self.table.row.get(name, -1) for name in self.course.names], dtype=np.int64)
+
+    def _change_node(self, change: NodeChange, now: float) -> None:
+        name = self.course.names[change.node]
+        if change.record is not None:
+            self.there[change.node] = True
+            self.cores[change.node], self.bytes[change.node] = change.record.cores, change.record.bytes
+            self.table.set_node(name, _node(change.record))
+            return
+        self.there[change.node] = False
+        for pod in np.flatnonzero(self.node == change.node).tolist():
+            self.left[pod] = self.end[pod] - now
+            self.age[pod] += now - self.started[pod]
+            self._stop(pod)
+            if not self.pinned[pod]:
+                self.waiting.append(pod)  # its owner makes another one
+                self.displaced += 1
+        self.table.set_node(name, None)
+
+    def _end_pods(self, now: float) -> None:
+        for pod in np.flatnonzero((self.node >= 0) & (self.end <= now)).tolist():
+            self._stop(pod)
+
+    def _stop(self, pod: int) -> None:
+        info = self.infos[pod]
+        self.table.set_pod(info.pod, None, now=0.0)
+        self.node[pod] = -1
+        self.usage.stop(pod)
+
+    def _arrive(self, now: float) -> None:
+        pods = self.course.pods
+        while self.next < len(pods) and pods[self.next].arrives <= now:
+            pod, self.next = self.next, self.next + 1
+            bound = pods[pod].pinned or ("" if self.options.anew else pods[pod].there)
+            if bound and self.there[self.index[bound]]:
+                self._start(pod, self.index[bound], now)
+            elif not pods[pod].pinned:
+                self.waiting.append(pod)
+
+    def _publish(self, now: float) -> None:
+        """What was measured until `delay` ago is in the windows that decisions see from now on."""
+        ready = [each for each in self.samples if each[0] <= now - self.options.delay]
+        self.samples = self.samples[len(ready) :]
+        for each in ready:
+            self.windows.sample(*each)
+        self.table.set_load(self.windows.columns(now), now=now)
+        self.decider.prepare()
+
+    # --- placing -----------------------------------------------------------------------------------------------------
+
+    def _place(self, now: float) -> None:
+        """Each waiting pod once. What asks for no less than one that has just found no room finds none either."""
+        pods = self.course.pods
+        self.waiting.sort(key=lambda pod: (-pods[pod].record.priority, pods[pod].arrives, pod))
+        present = np.flatnonzero(self.there)
+        rows = self.rows[present]
+        failed: set[tuple[int, int]] = set()
+        still = []
+        for pod in self.waiting:
+            info = self.infos[pod]
+            asked = info.requests.get(CPU, 0), info.requests.get(MEMORY, 0)
+            if asked in failed:
+                still.append(pod)
+                continue
+            fits = self._fits(asked, rows)
+            if not fits.any():
+                failed.add(asked)
+            chosen = self._choose(info, rows[fits], present[fits], now)
+            if chosen is None:
+                still.append(pod)
+            else:
+                self._start(pod, chosen, now)
+        self.waiting = still
+
+    def _fits(self, asked: tuple[int, int], rows: I64) -> Bool:
+        table = self.table
+        fits = table.pods[rows] < table.allocatable.column(PODS)[rows]
+        for resource, size in zip((CPU, MEMORY), asked, strict=True):
+            if size:
+                fits &= table.allocatable.column(resource)[rows] - table.requested.column(resource)[rows] >= size
+        return fits
+
+    def _choose(self, info: PodInfo, rows: I64, nodes: I64, now: float) -> int | None:
+        """One of `nodes` [n], in the order of their names, which are in these rows of the table."""
+        if not len(rows):
+            return None
+        passes = self.decider.passes(info, rows, now=now)
+        rows, nodes = rows[passes], nodes[passes]
+        if not len(rows):
+            return None
+        scores = self.decider.scores(info, rows, now=now)
+        best = np.flatnonzero(scores == scores.max())
+        if len(best) > 1:
+            preferred = self.decider.preferred(info, rows[best])
+            best = best[preferred == preferred.max()]
+        return int(nodes[best[any_of(len(best), seed=self.options.seed, uid=info.key)]])
+
+    def _start(self, pod: int, node: int, now: float) -> None:
+        info = self.infos[pod]
+        bound = _bound(info.pod, self.course.names[node])
+        self.table.set_pod(None, bound, now=now)
+        self.node[pod] = node
+        self.started[pod], self.end[pod] = now, now + self.left[pod]
+        if self.first_node[pod] < 0:
+            self.first_node[pod], self.placed[pod] = node, now
+        self.usage.start(pod, zero=now - self.age[pod])
+
+    # --- the minute --------------------------------------------------------------------------------------------------
+
+    def _pass(self, minute: int, now: float) -> None:
+        self.background.advance(now)
+        self.usage.advance(now)
+        running = np.flatnonzero(self.node >= 0)
+        on = self.node[running]
+        cores = np.minimum(self.usage.cores[running], self.limits[running, 0])
+        size = np.minimum(self.usage.bytes[running], self.limits[running, 1])
+        count = len(self.there)
+        cpu = np.where(self.there, self.background.cores, 0.0) + _per_node(on, cores, count)
+        memory = np.where(self.there, self.background.bytes, 0.0) + _per_node(on, size, count)
+        used = np.bincount(on[~self.pinned[running]], minlength=count) > 0
+        self.series.add(minute, self.there, used, (cpu, self.cores), (memory, self.bytes), waiting=len(self.waiting))
+        present = np.flatnonzero(self.there)
+        percent = [100.0 * np.minimum(a / b, 1.0)[present] for a, b in ((cpu, self.cores), (memory, self.bytes))]
+        self.samples.append((now + STEP_S, present, percent[0], percent[1]))
+        if self.evictor is not None:
+            self._evict(self.evictor, now, running, (cpu, memory), (cores, size))
+
+    def _evict(
+        self, evictor: Evictor, now: float, running: I64, wanted: tuple[F64, F64], of_pods: tuple[F64, F64]
+    ) -> None:
+        """Count the pods that would have to go, as if each that went were gone for good."""
+        on, gone = self.node[running], self.gone[running]
+        cpu, memory = (
+            total - _per_node(on[gone], values[gone], len(total)) for total, values in zip(wanted, of_pods, strict=True)
+        )
+        limit = self.options.overload
+        over = self.there & ((cpu > limit * self.cores) | (memory > limit * self.bytes))
+        self.over = np.where(over, self.over + 1, 0)
+        for node in np.flatnonzero((self.over >= SUSTAINED) & (self.ask <= now)).tolist():
+            here = np.flatnonzero((on == node) & ~gone).tolist()
+            looks = [self._look(int(running[i]), float(of_pods[0][i]), int(of_pods[1][i])) for i in here]
+            looks.sort(key=lambda look: (look.namespace, look.name, look.uid))
+            look = NodeLook(
+                now, float(self.cores[node]), int(self.bytes[node]), float(cpu[node]), float(memory[node]), looks
+            )
+            uids = set(evictor(look))
+            for i in here:
+                self.gone[running[i]] |= self.course.pods[running[i]].record.uid in uids
+            if not uids:
+                self.ask[node] = now + ASKED_AGAIN_S
+
+    def _look(self, pod: int, cores: float, size: int) -> PodLook:
+        info, record = self.infos[pod], self.course.pods[pod].record
+        metadata = info.pod.metadata
+        return PodLook(
+            record.uid,
+            metadata.namespace,
+            metadata.name,
+            qos_class(info.pod),
+            record.priority,
+            record.owner,
+            float(self.started[pod]),
+            cores,
+            size,
+        )
+
+    def run(self) -> Run:
+        """What came out."""
+        come = np.arange(len(self.infos)) < self.next
+        return Run(
+            self.policy,
+            self.series,
+            first_node=self.first_node,
+            placed=self.placed,
+            arrived=np.array([each.arrives for each in self.course.pods], dtype=np.float64),
+            counted=come & ~self.pinned,
+            displaced=self.displaced,
+            evicted=self.gone,
+            overload=self.options.overload,
+            begins=self.course.begins,
+            asked=self.evictor is not None,
+        )
+
+
+def _per_node(node: I64, values: F64, count: int) -> F64:
+    sums: F64 = np.bincount(node, weights=values, minlength=count).astype(np.float64, copy=False)
+    return sums
+
+
+def any_of(count: int, *, seed: int, uid: str) -> int:
+    """Which of so many equal nodes, by name, a pod gets: any, as kube-scheduler takes, but always the same one."""
+    return key_of(seed, "tie", uid) % count
+
+
+# --- as Kubernetes has them ------------------------------------------------------------------------------------------
+
+
+def _node(record: NodeRecord) -> Node:
+    cores = record.cores if record.allocatable_cores is None else record.allocatable_cores
+    size = record.bytes if record.allocatable_bytes is None else record.allocatable_bytes
+    return Node(
+        metadata=ObjectMetadata(name=record.node, uid=record.node),
+        status=NodeStatus(
+            capacity={CPU: f"{record.cores:.4f}", MEMORY: record.bytes, PODS: record.pods},
+            allocatable={CPU: f"{cores:.4f}", MEMORY: size, PODS: record.pods},
+        ),
+    )
+
+
+def _info(course: PodCourse) -> PodInfo:
+    """The pod before it has a node. Its time on a node is what the table is told, not one of its conditions."""
+    record = course.record
+    namespace, _, name = record.pod.partition("/")
+    kind, _, owner = record.owner.partition("/")
+    metadata = ObjectMetadata(
+        name=name,
+        namespace=namespace,
+        uid=record.uid,
+        owner_references=(Owner(kind, owner, True),) if record.owner else (),
+    )
+    requests = _quantities(record.cores or None, record.bytes or None)
+    limits = _quantities(record.cores_limit, record.bytes_limit)
+    spec = PodSpec(priority=record.priority, containers=(Container("main", Resources(requests, limits)),))
+    return pod_info(Pod(metadata, spec, PodStatus("Pending")))
+
+
+def _quantities(cores: float | None, size: int | None) -> Quantities:
+    return {
+        **({} if cores is None else {CPU: f"{cores:.4f}"}),
+        **({} if size is None else {MEMORY: size}),
+    }
+
+
+def _bound(pod: Pod, node: str) -> Pod:
+    spec = PodSpec(node, pod.spec.priority, pod.spec.priority_class_name, pod.spec.containers)
+    return Pod(pod.metadata, spec, PodStatus("Running"))
+
+
+def _limits(course: PodCourse) -> tuple[float, float]:
+    cores, size = course.record.cores_limit, course.record.bytes_limit
+    return np.inf if cores is None else cores, np.inf if size is None else float(size)

@@ -1,0 +1,177 @@
+"""What came out of simulations, side by side: as a table, as CSV, and as one page that needs nothing beside it. The
+same text for the same runs.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from html import escape
+
+from rich import markup
+from rich.table import Table
+
+from load_watcher.simulate.results import Run, Summary
+
+COLUMNS = (
+    ("overload_node_minutes", "over-\nload", "node-minutes in which more CPU or memory is wanted than the threshold"),
+    ("unmet_core_hours", "unmet core-hours", "core-hours that were wanted and not there"),
+    ("nodes_used_mean", "nodes\nused", "nodes with a pod that could be elsewhere, mean over time"),
+    ("cpu_mean", "CPU\nmean", "percent in use, mean over all node-minutes"),
+    ("cpu_p95", "CPU\np95", "percent in use, 95th percentile over all node-minutes"),
+    ("cpu_p99", "CPU\np99", "percent in use, 99th percentile over all node-minutes"),
+    ("cpu_spread", "CPU\nspread", "deviation between nodes in points, mean over time"),
+    ("memory_p99", "memory p99", "percent in use, 99th percentile over all node-minutes"),
+    ("unschedulable", "never\nplaced", "pods that never found a node"),
+    ("waited", "waited", "pods that had to wait for a node"),
+    ("evictions", "evic-\ntions", "pods that the agent's planner would have to evict"),
+)
+"""Of a Summary: what a page shows, how it calls that, and what it is; a table has those with a narrow heading."""
+NARROW = tuple((name, heading) for name, heading, _ in COLUMNS if "\n" in heading)
+_DIGITS = 3  # of a number in CSV
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What was simulated, in words: the trace's name and note, how large it is, and what was set."""
+
+    trace: str
+    note: str
+    nodes: int
+    pods: int
+    minutes: int
+    refresh: float
+    delay: float
+    overload: float
+    seed: int
+    anew: bool
+
+    def told(self) -> list[str]:
+        """A few sentences."""
+        size = f"{self.nodes:,} nodes, {self.pods:,} pods, {self.minutes / 60.0:g} hours in steps of a minute"
+        return [
+            f"{self.trace}: {size}" + (f"; {self.note}" if self.note else ""),
+            f"Windows are published every {self.refresh:g} s, and are {self.delay:g} s old then; a node is overloaded "
+            f"above {100.0 * self.overload:g} % of its CPU or memory; seed {self.seed}",
+            *(["The pods that were there when the trace began are placed too"] if self.anew else []),
+        ]
+
+
+def as_table(summaries: Iterable[Summary]) -> Table:
+    """For a terminal of 80 columns."""
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("policy", no_wrap=True, vertical="bottom")
+    for _, heading in NARROW:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for summary in summaries:
+        table.add_row(markup.escape(summary.policy), *(_shown(getattr(summary, name)) for name, _ in NARROW))
+    return table
+
+
+def as_csv(summaries: Iterable[Summary]) -> str:
+    """One line a policy, with all that a Summary has."""
+    names = [each.name for each in fields(Summary)]
+    return _csv(names, ([_exact(getattr(summary, name)) for name in names] for summary in summaries))
+
+
+def series_csv(runs: Iterable[Run]) -> str:
+    """One line a policy and minute (`time` in unix seconds)."""
+    return _csv(
+        ("policy", "time", "overloaded_nodes", "nodes_used", "cpu_mean", "cpu_p95", "waiting_pods"),
+        (row for run in runs for row in _minutes(run)),
+    )
+
+
+def _minutes(run: Run) -> Iterable[list[str]]:
+    minute, waiting = run.minutes(), run.series.waiting.tolist()
+    columns = (minute.overloaded.tolist(), minute.used.tolist(), minute.mean.tolist(), minute.p95.tolist(), waiting)
+    for i, values in enumerate(zip(*columns, strict=True)):
+        yield [run.policy, f"{run.begins + 60.0 * i:.0f}", *(_exact(value) for value in values)]
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _exact(value: str | float | None) -> str:
+    """What is not known is empty."""
+    if isinstance(value, str):
+        return value
+    if value is None or math.isnan(value):
+        return ""
+    return str(value) if isinstance(value, int) else f"{value:.{_DIGITS}f}"
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .6rem; text-align: right; border-bottom: 1px solid #8884; }
+th:first-child, td:first-child { text-align: left; }
+th { vertical-align: bottom; font-weight: 600; }
+td.best { font-weight: 700; }
+figure { margin: 1.5rem 0; } img { max-width: 100%; background: #fff; }
+dt { font-weight: 600; } .scroll { overflow-x: auto; }
+""".strip()
+_NEITHER = "cpu_mean"  # is better high or low
+
+
+def as_page(setting: Setting, summaries: Sequence[Summary], picture: bytes) -> str:
+    """HTML with the picture (PNG) inside. The lowest of a column is bold; what is better depends on what is wanted."""
+    image = base64.b64encode(picture).decode()
+    names = ", ".join(summary.policy for summary in summaries)
+    lines = [
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>Simulation of {escape(setting.trace)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
+        "<h1>Simulation: one trace, placed anew</h1>",
+        *(f"<p>{escape(sentence)}.</p>" for sentence in setting.told()),
+        '<div class="scroll"><table>',
+        *_table(summaries),
+        "</table></div>",
+        f'<figure><img alt="Load under {escape(names)}" src="data:image/png;base64,{image}"></figure>',
+        "<dl>",
+        *(f"<dt>{escape(_flat(heading))}</dt><dd>{escape(told)}</dd>" for _, heading, told in COLUMNS),
+        "</dl>\n</body>\n</html>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(summaries: Sequence[Summary]) -> Iterable[str]:
+    heads = "".join(f'<th scope="col">{escape(_flat(heading))}</th>' for _, heading, _ in COLUMNS)
+    yield f'<thead><tr><th scope="col">policy</th>{heads}</tr></thead>\n<tbody>'
+    for summary in summaries:
+        cells = "".join(_cell(name, summary, summaries) for name, _, _ in COLUMNS)
+        yield f'<tr><th scope="row">{escape(summary.policy)}</th>{cells}</tr>'
+    yield "</tbody>"
+
+
+def _cell(name: str, summary: Summary, all_of_them: Sequence[Summary]) -> str:
+    value: float | None = getattr(summary, name)
+    if value is None:  # of all of them, then
+        return f"<td>{_shown(value)}</td>"
+    best = name != _NEITHER and value == min(getattr(each, name) for each in all_of_them)
+    mark = ' class="best"' if best and len(all_of_them) > 1 else ""
+    return f"<td{mark}>{_shown(value)}</td>"
+
+
+def _flat(heading: str) -> str:
+    return heading.replace("-\n", "").replace("\n", " ")

@@ -1,0 +1,90 @@
+"""The windows that decisions see: one sample a minute of each node, through the watcher's own history, as old as the
+real thing's.
+
+No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from load_watcher.simulate.trace_columns import STEP_S
+from watcher.client import Columns, to_columns
+from watcher.core.koordinator.collect_policy import CollectPolicy
+from watcher.core.koordinator.report import measure
+from watcher.core.publishing.documents import columns
+from watcher.core.publishing.selection import Selection
+from watcher.core.windows.history import History, by_name
+from watcher.core.windows.snapshot import served
+from watcher.model import METRIC_BY_KEY, Cells, MetricType, Operator, Provenance, Snapshot, Window
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+WINDOWS = (Window("5m", 300), Window("10m", 600), Window("15m", 900))
+OPERATORS = (Operator.LATEST, Operator.AVG, Operator.STD)
+KEYS = ("CPU", "Memory")
+MAX_STALENESS_S = 300.0
+SOURCE = "Simulation"
+
+
+class Windows:
+    """What the watcher would know of the nodes `names`. `measures` says whether koordlet's usages are wanted too."""
+
+    def __init__(self, names: Sequence[str], *, measures: bool) -> None:
+        self._names = tuple(names)
+        self._measures = measures
+        self._history = History(resolution=int(STEP_S), windows=WINDOWS)
+        self._provenance = Provenance(SOURCE, "a trace", "percent", 0.0)
+
+    def sample(self, time: float, there: I64, cpu: F64, memory: F64) -> None:
+        """Of the nodes `there` [n], percent [n] at this moment (unix seconds)."""
+        slot = np.full(len(there), int(time // STEP_S), dtype=np.int64)
+        for key, values in zip(KEYS, (cpu, memory), strict=True):
+            cells = Cells(self._names, there, slot, np.full(len(there), time), values)
+            self._history.append(METRIC_BY_KEY[key], cells)
+
+    def columns(self, now: float) -> Columns | None:
+        """All that is published at a tick now; None before there is anything."""
+        if not self._history.names:
+            return None
+        snapshot = self._snapshot(now)
+        if not snapshot.nodes:
+            return None
+        found = to_columns(
+            columns(snapshot, Selection(WINDOWS[-1], (MetricType.CPU, MetricType.MEMORY), OPERATORS)),
+            received=now,
+            age_at_receipt=now - snapshot.end,
+        )
+        if not self._measures:
+            return found
+        return replace(found, usages=measure(snapshot, policies=[CollectPolicy()] * len(snapshot.nodes)))
+
+    def _snapshot(self, now: float) -> Snapshot:
+        history = self._history
+        order = by_name(history.names)
+        metrics = [
+            history.windows_of(metric, recent=history.recent(metric), provenance=self._provenance, order=order)
+            for metric in history.metrics
+        ]
+        oldest = now - MAX_STALENESS_S
+        sampled = np.fmax(*(windows.sampled for windows in metrics))
+        rows = np.flatnonzero(sampled >= oldest)
+        nodes = tuple(history.names[column] for column in order[rows].tolist())
+        return Snapshot(
+            timestamp=now,
+            end=history.end,
+            source=SOURCE,
+            resolution=history.resolution,
+            windows=WINDOWS,
+            nodes=nodes,
+            metrics=tuple(served(windows, rows=rows, oldest=oldest) for windows in metrics),
+            sampled=sampled[rows],
+            age_s=np.full(len(rows), np.nan),
+            samples=partial(history.samples, end=history.end, nodes=nodes),
+        )

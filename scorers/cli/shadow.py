@@ -1,0 +1,95 @@
+"""Asking a running service what shadow mode saw, and telling it to people: `load-watcher shadow`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from scorers.cli.score import ask, moment_asked
+from scorers.cli.why import duration, moment
+
+
+async def shadow(address: str, *, since: str | None = None, token: str | None = None) -> dict[str, Any]:
+    """The answer of GET /scheduler/shadow; `since` is what `moment_asked` reads. Raises AskError."""
+    parameters = {} if since is None else {"from": moment_asked(since)}
+    return await ask(f"{address.rstrip('/')}/scheduler/shadow", parameters=parameters, token=token)
+
+
+def as_tables(document: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """How much was seen, what each profile would have changed, and what was left out."""
+    count, asked = document["bindings"], document["candidates"]
+    if document["first"] is None:
+        yield "no binding was seen yet"
+        return
+    source = f", load from {document['source']}" if document["source"] else ""
+    yield f"{count:,} pods bound from {moment(document['first'])} to {moment(document['last'])}{source};"
+    yield f"kube-scheduler asked us about {asked['asked']:,} of them, the nodes of {asked['estimated']:,} are estimated"
+    if document["truncated"]:
+        yield "[yellow]there are more, and older ones: --since a later time tells of all of them[/]"
+    yield _choices(document)
+    yield _differences(document)
+    yield from _small_print(document)
+    if document["left_out"]:
+        yield "\nleft out"
+        for each in document["left_out"]:
+            yield escape(f"  {each['count']:,}: {each['message']}")
+
+
+def _choices(document: Mapping[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False, title="\nwhere they would have gone", title_justify="left")
+    table.add_column("profile")
+    for name in ("pods", "same node", "as good", "another", "none fits", "another, share"):
+        table.add_column(name, justify="right")
+    for each in document["profiles"]:
+        counts = [each[key] for key in ("bindings", "same", "tied", "other", "none")]
+        table.add_row(escape(each["profile"]), *(f"{count:,}" for count in counts), _share(each["other_share"]))
+    return table
+
+
+def _share(share: Mapping[str, Any]) -> str:
+    if share["value"] is None:
+        return "-"
+    return f"{share['value']:.0%} ({share['low']:.0%} to {share['high']:.0%})"
+
+
+def _differences(document: Mapping[str, Any]) -> Table:
+    title = f"\nhow much busier the other node was, mean of {document['window']} in percentage points"
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    later = f"{duration(document['later_s'])} later"
+    for name in ("profile", "of"):
+        table.add_column(name)
+    for name in ("then", "pods", later, "pods"):
+        table.add_column(name, justify="right")
+    for each in document["profiles"]:
+        for resource, found in each["difference"].items():
+            now, after = found["now"], found["later"]
+            cells = [_interval(now), f"{now['count']:,}", _interval(after), f"{after['count']:,}"]
+            table.add_row(escape(each["profile"]), resource, *cells)
+    return table
+
+
+def _interval(found: Mapping[str, Any]) -> str:
+    if found["mean"] is None:
+        return "-"
+    if found["low"] is None:
+        return f"{found['mean']:+.1f} (?)"
+    return f"{found['mean']:+.1f} ({found['low']:+.1f} to {found['high']:+.1f})"
+
+
+def _small_print(document: Mapping[str, Any]) -> Iterator[str]:
+    later = duration(document["later_s"])
+    yield f"\nin brackets: {document['confidence']:.0%} confidence; (?): too few quarter hours to say"
+    for each in document["profiles"]:
+        after = each["difference"]["CPU"]["later"]
+        if each["pod_cpu"] is not None:
+            told = f"{later} later the node that it was has the pod, which requests {each['pod_cpu']:.1f} % of its CPU"
+            yield escape(f"{each['profile']}: {told}")
+        if after["pending"] or after["unknown"]:
+            told = f"of {after['pending']:,} that is still to come, of {after['unknown']:,} it is not known"
+            yield escape(f"{each['profile']}: {told}")
+        if each["with_other_settings"]:
+            yield escape(f"{each['profile']}: {each['with_other_settings']:,} were asked about with other settings")

@@ -1,0 +1,130 @@
+"""Asking a running service why a pod was placed where it is, and telling it to people: `load-watcher why`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from scorers.cli.score import ask, asked_for, moment_asked, number, reasons_of, steps_of
+
+_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
+
+
+async def why(address: str, pod: str, *, at: str | None = None, limit: int, token: str | None = None) -> dict[str, Any]:
+    """The answer of GET /scheduler/decisions. `pod` is NAMESPACE/NAME, or NAME; `at` is what `moment_asked` reads.
+    Raises AskError."""
+    parameters = {"pod": pod, "limit": str(limit)}
+    if at is not None:
+        parameters["at"] = moment_asked(at)
+    return await ask(f"{address.rstrip('/')}/scheduler/decisions", parameters=parameters, token=token)
+
+
+def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[RenderableType]:
+    """When and about what, what the filters and the ranking said, and what became of it; with `explained` every
+    plug-in's inputs and steps of every node that is remembered."""
+    decision = document["decision"]
+    yield from _heading(document["pod"], decision)
+    if (filtered := decision["filter"]) is not None:
+        yield from _filter(filtered)
+    if (ranking := decision["ranking"]) is not None:
+        yield from _ranking(ranking)
+    yield f"\n[bold]{escape(decision['outcome']['sentence'])}[/]"
+    if explained and ranking is not None:
+        for node in ranking["nodes"]:
+            inputs = {plugin["name"]: plugin["inputs"] for plugin in ranking["plugins"]}
+            plugins = [{**plugin, "inputs": inputs[plugin["name"]]} for plugin in node["plugins"]]
+            yield from steps_of({"name": node["name"], "plugins": plugins})
+    if others := document["others"]:
+        yield from _others(others)
+
+
+def _heading(pod: str, decision: Mapping[str, Any]) -> Iterator[RenderableType]:
+    when, ago = moment(decision["time"]), duration(decision["ago_s"])
+    yield escape(f"{pod}, decided {when}, {ago} ago, by the profile {decision['profile']}")
+    yield escape(asked_for(decision["pod"]))
+    load = decision["load"]
+    if load is None:
+        yield "[yellow]there was no load to go by[/]"
+    else:
+        yield escape(f"load from {load['source']}, over {load['window']}, {load['age_s']:.0f} s old then")
+    for plugin, instead in decision["fallbacks"].items():
+        yield f"[yellow]{escape(f'{plugin} went by {instead}, for want of load')}[/]"
+
+
+def _filter(filtered: Mapping[str, Any]) -> Iterator[RenderableType]:
+    yield f"\nfilter: {filtered['passed']:,} of {filtered['asked']:,} nodes passed{_unknown(filtered)}"
+    for plugin in filtered["plugins"]:
+        for each in plugin["rejected"]:
+            names, more = ", ".join(each["nodes"]), each["count"] - len(each["nodes"])
+            told = f"{names} and {more:,} more" if more else names
+            yield escape(f"  {plugin['name']} rejected {each['count']:,}: {each['reason']} ({told})")
+
+
+def _unknown(answer: Mapping[str, Any]) -> str:
+    return f", {answer['unknown']:,} of them not known here" if answer["unknown"] else ""
+
+
+def _ranking(ranking: Mapping[str, Any]) -> Iterator[RenderableType]:
+    nodes: Sequence[Mapping[str, Any]] = ranking["nodes"]
+    rest = ", of which these are told" if ranking["of"] > len(nodes) else ""
+    yield f"\nranking of {ranking['of']:,} nodes{_unknown(ranking)}{rest}"
+    several = len(ranking["plugins"]) > 1  # what each of them gave stands before its reason
+    if several:
+        yield escape(f"by {', '.join(map(_weighted, ranking['plugins']))}")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("node", no_wrap=True)
+    for name in ("score", f"of {ranking['most']}", "age"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for plugin in () if several else ranking["plugins"]:
+        table.add_column(escape(_weighted(plugin)), justify="right")
+    table.add_column("why")
+    for node in nodes:
+        table.add_row(*_row(node, several=several))
+    yield table
+    if ranking["reserved"]:
+        yield escape(f"until it was bound, the pod was counted on {ranking['reserved']}")
+
+
+def _weighted(plugin: Mapping[str, Any]) -> str:
+    return f"{plugin['name']} × {plugin['weight']}" if plugin["weight"] != 1 else str(plugin["name"])
+
+
+def _row(node: Mapping[str, Any], *, several: bool) -> list[str]:
+    name = escape(node["name"])
+    age = "-" if node["age_s"] is None else f"{max(0.0, node['age_s']):.0f} s"
+    return [
+        f"{node['rank']:,}.",
+        f"[bold green]{name}[/]" if node["chosen"] else name,
+        f"{node['score']:.1f}",
+        str(node["told"]),
+        age,
+        *(number(each["score"], form=".0f") for each in node["plugins"] if not several),
+        escape(reasons_of(node["plugins"])),
+    ]
+
+
+def _others(others: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    yield "\nother decisions about it"
+    for each in others:
+        became = (each["outcome"] or "-").replace("_", " ")
+        where = f" to {each['node']}" if each["node"] else ""
+        yield escape(f"  {moment(each['time'])}  {became}{where}")
+
+
+def moment(time: float) -> str:
+    """As --at takes it."""
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def duration(seconds: float) -> str:
+    """As people say it: 45 s, 12 min, 3.5 h."""
+    for unit, size in _UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

@@ -1,0 +1,89 @@
+"""The load of all nodes as columns, in the order of the rows of the cluster table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from watcher.client import Columns
+from watcher.model import MetricType, Operator
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Load:
+    """The load of all rows, by metric type and operator, from one copy of the watcher's columns."""
+
+    columns: Columns | None = None
+    where: I64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # row -> column of the copy, -1: none
+    _aligned: dict[tuple[str, str], F64] = field(default_factory=dict)
+
+    def values(self, kind: MetricType, operator: Operator) -> F64:
+        """[rows], NaN where there is none."""
+        key = (kind.value, operator.value)
+        if key not in self._aligned:
+            found = np.empty(0) if self.columns is None else self.columns.of_type(kind, operator)
+            self._aligned[key] = self._align(found)
+        return self._aligned[key]
+
+    def average(self, kind: MetricType) -> F64:
+        """AVG and, where a node has none, Latest: what the plug-ins take for the load; percent, [rows]."""
+        key = (kind.value, "")
+        if key not in self._aligned:
+            average = self.values(kind, Operator.AVG)
+            self._aligned[key] = np.where(np.isnan(average), self.values(kind, Operator.LATEST), average)
+        return self._aligned[key]
+
+    def usage(self, kind: MetricType) -> F64:
+        """koordlet's mean over each node's aggregation period; the average where the copy has no usages. Percent,
+        [rows]."""
+        usages = None if self.columns is None else self.columns.usages
+        if usages is None:
+            return self.average(kind)
+        return self._kept((kind.value, "usage"), usages.usage[kind.value])
+
+    def aggregated(self, kind: MetricType, of: str, seconds: int) -> F64:
+        """koordlet's percentile or mean ("p95", "avg") over so many seconds, NaN where it is not known; percent,
+        [rows]."""
+        usages = None if self.columns is None else self.columns.usages
+        found = None if usages is None else usages.aggregated.get((kind.value, of, seconds))
+        return self._kept((kind.value, f"{of} {seconds}"), np.empty(0) if found is None else found)
+
+    def report_interval(self) -> F64:
+        """Seconds between two reports of each node, NaN where it is not known; [rows]."""
+        usages = None if self.columns is None else self.columns.usages
+        return self._kept(("report interval", ""), np.empty(0) if usages is None else usages.interval)
+
+    def _kept(self, key: tuple[str, str], found: F64) -> F64:
+        if key not in self._aligned:
+            self._aligned[key] = self._align(found)
+        return self._aligned[key]
+
+    def share(self, kind: MetricType, operator: Operator | None = None) -> F64:
+        """The average, or what the operator has, as a share of the node, 0 to 1; [rows]."""
+        key = (kind.value, f"share {operator.value if operator else ''}")
+        if key not in self._aligned:
+            percent = self.average(kind) if operator is None else self.values(kind, operator)
+            self._aligned[key] = np.clip(percent, 0.0, 100.0) / 100.0
+        return self._aligned[key]
+
+    def sampled(self) -> F64:
+        """Unix seconds of each node's newest sample, NaN where there is none; [rows]."""
+        key = ("sampled", "")
+        if key not in self._aligned:
+            times = [] if self.columns is None else list(self.columns.sampled.values())
+            newest = np.full(len(times[0]), np.nan) if times else np.empty(0)
+            for each in times:
+                newest = np.fmax(newest, each)
+            self._aligned[key] = self._align(newest)
+        return self._aligned[key]
+
+    def _align(self, found: F64) -> F64:
+        padded = np.append(found, np.nan)
+        return (
+            padded[np.where(self.where < 0, len(found), self.where)] if len(found) else np.full(len(self.where), np.nan)
+        )

@@ -1,0 +1,475 @@
+"""What nodes were measured to use: NodeMetrics, one by one as the cluster has them, and all of them as columns.
+
+A NodeMetric is what koordlet reports of a node (reference/koordinator.md, 2): usage of the node, percentiles of it,
+usage of its pods and of the system. Two sources fill the same columns: `ReportedMetrics` from these objects, and
+`WindowMetrics` from the watcher's samples by the same rules (watcher.core.koordinator.report), percent of what a node
+has (`capacity`), with what the watcher knows of pods where it is given. Columns have one row for each node of a table;
+amounts are whole numbers by resource.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from scorers.cluster.columns import AmountColumns
+from scorers.cluster.resources import Amounts, amounts
+from scorers.cluster.statistics import LOADS
+from watcher.client import Pods
+from watcher.core.koordinator.report import whole
+from watcher.core.kubernetes.objects import Quantities
+from watcher.core.kubernetes.times import read_duration, read_time
+from watcher.core.kubernetes.wire import Metadata, Resource
+from watcher.model import MetricType, Window
+
+if TYPE_CHECKING:
+    from scorers.cluster.load import Load
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+Aggregation = Literal["avg", "p50", "p90", "p95", "p99"]
+
+PodKey = tuple[str, str]
+"""Namespace and name."""
+
+REPORT_INTERVAL_S = 60.0
+NONE: I64 = np.zeros(0, dtype=np.int64)
+
+# --- one NodeMetric --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PodMetric:
+    """What a pod uses, and whether it was reported as one of the class koord-prod."""
+
+    usage: Amounts
+    prod: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMetric:
+    """What is known of a node. `updated` (unix seconds) is None where nothing was ever reported, `usage` None where
+    nothing is measured; `aggregated` by type and seconds has only what is there."""
+
+    updated: float | None = None
+    interval: float = REPORT_INTERVAL_S
+    usage: Amounts | None = None
+    system: Amounts = field(default_factory=dict)
+    aggregated: Mapping[tuple[str, float], Amounts] = field(default_factory=dict)
+    pods: Mapping[PodKey, PodMetric] = field(default_factory=dict)
+
+
+def aggregated_usage(metric: NodeMetric, kind: str, duration: float) -> Amounts | None:
+    """Usage of this type over this many seconds, None where it is not reported. 0 seconds are the longest window there
+    is, and where there is none yet, the mean."""
+    if duration:
+        return metric.aggregated.get((kind, duration))
+    longest = max((seconds for name, seconds in metric.aggregated if name == kind), default=0.0)
+    return metric.aggregated[(kind, longest)] if longest else metric.usage
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    resources: Quantities = {}
+
+
+class _Aggregated(msgspec.Struct, frozen=True):
+    duration: str = ""
+    usage: Mapping[str, _Resources | None] = {}
+
+
+class _Usage(msgspec.Struct, frozen=True, rename="camel"):
+    node_usage: _Resources | None = None
+    system_usage: _Resources | None = None
+    aggregated_node_usages: tuple[_Aggregated | None, ...] | None = None
+
+
+class _PodUsage(msgspec.Struct, frozen=True, rename="camel"):
+    namespace: str = ""
+    name: str = ""
+    priority: str = ""
+    pod_usage: _Resources | None = None
+
+
+class _CollectPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    report_interval_seconds: int | None = None
+
+
+class NodeMetricSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """How the node is measured."""
+
+    metric_collect_policy: _CollectPolicy | None = None
+
+
+class NodeMetricStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """What was measured."""
+
+    update_time: str | None = None
+    node_metric: _Usage | None = None
+    pods_metric: tuple[_PodUsage | None, ...] | None = None
+
+
+class NodeMetricObject(msgspec.Struct, frozen=True):
+    """The custom resource, cut down to what is used."""
+
+    metadata: Metadata = Metadata()
+    spec: NodeMetricSpec = NodeMetricSpec()
+    status: NodeMetricStatus = NodeMetricStatus()
+
+
+NODE_METRIC_OBJECTS: Resource[NodeMetricObject] = Resource(
+    "slo.koordinator.sh", "v1alpha1", "nodemetrics", NodeMetricObject
+)
+
+
+def read_node_metric(given: NodeMetricObject) -> NodeMetric:
+    """Raises ValueError that says what cannot be read."""
+    status, policy = given.status, given.spec.metric_collect_policy
+    updated = None if status.update_time is None else read_time(status.update_time)
+    if status.update_time and updated is None:
+        raise ValueError(f"status.updateTime: {status.update_time[:40]!r} is no time")
+    interval = None if policy is None else policy.report_interval_seconds
+    measured = status.node_metric
+    pods = {
+        (pod.namespace, pod.name): PodMetric(usage, pod.priority == "koord-prod")
+        for pod in status.pods_metric or ()
+        if pod is not None and (usage := _usage(f"usage of {pod.namespace}/{pod.name}", pod.pod_usage))
+    }
+    return NodeMetric(
+        updated=updated,
+        interval=REPORT_INTERVAL_S if interval is None else float(interval),
+        usage=None if measured is None else _usage("nodeUsage", measured.node_usage),
+        system={} if measured is None else _usage("systemUsage", measured.system_usage),
+        aggregated={} if measured is None else _aggregated(measured),
+        pods=pods,
+    )
+
+
+def _aggregated(measured: _Usage) -> dict[tuple[str, float], Amounts]:
+    found: dict[tuple[str, float], Amounts] = {}
+    for each in measured.aggregated_node_usages or ():
+        if each is None:
+            continue
+        seconds = read_duration(each.duration)
+        if seconds is None:
+            raise ValueError(f"aggregatedNodeUsages: {each.duration[:40]!r} is no duration")
+        for kind, resources in each.usage.items():
+            if usage := _usage(f"{kind} over {each.duration}", resources):
+                found[(kind, seconds)] = usage
+    return found
+
+
+def _usage(what: str, given: _Resources | None) -> Amounts:
+    if given is None:
+        return {}
+    try:
+        read = amounts(given.resources)
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
+    if negative := sorted(name for name, size in read.items() if size < 0):
+        raise ValueError(f"{what}: {', '.join(negative)} is negative")
+    return read
+
+
+# --- all of them as columns ------------------------------------------------------------------------------------------
+
+
+class Matrix:
+    """[resources, rows] of whole numbers, and for which rows there are some; grows with the table."""
+
+    def __init__(self, resources: Sequence[str]) -> None:
+        self._resources = tuple(resources)
+        self.values: I64 = np.zeros((len(self._resources), 0), dtype=np.int64)
+        self.there: Bool = np.zeros(0, dtype=np.bool_)
+
+    def reserve(self, rows: int) -> None:
+        """There are so many rows now; room is made for some more."""
+        more = rows + rows // 4 - len(self.there)
+        if rows > len(self.there):
+            self.values = np.concatenate([self.values, np.zeros((len(self._resources), more), dtype=np.int64)], axis=1)
+            self.there = np.concatenate([self.there, np.zeros(more, dtype=np.bool_)])
+
+    def set(self, row: int, given: Amounts | None) -> None:
+        """What of these resources is in a row; None for nothing."""
+        self.there[row] = given is not None
+        self.values[:, row] = 0 if given is None else [given.get(name, 0) for name in self._resources]
+
+    def set_all(self, rows: I64, given: I64 | None) -> None:
+        """The same for many rows, [resources, n]."""
+        self.there[rows] = given is not None
+        self.values[:, rows] = 0 if given is None else given
+
+    def take(self, rows: I64) -> tuple[I64, Bool]:
+        """[resources, n] and [n]."""
+        return np.take(self.values, rows, axis=1), self.there[rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What n pods use, [resources, n]: 0 where it is not known (`there` [n]), and who is reported as koord-prod."""
+
+    used: I64
+    there: Bool
+    prod: Bool
+
+
+class MetricColumns(Protocol):
+    """NodeMetrics by row. `there` [rows] says which nodes have one; `updated` is NaN where it never was; `known`
+    [resources, rows] which resources were measured. `pods_known` is False where usage of nodes is all there is: then a
+    pod that is not measured may yet be in the usage of its node."""
+
+    there: Bool
+    updated: F64
+    interval: F64
+    usage: Matrix
+    known: Bool
+    system: Matrix
+
+    @property
+    def pods_known(self) -> bool: ...
+
+    def aggregated(self, kind: str, duration: float) -> Matrix: ...
+
+    def keep(self, wanted: Collection[tuple[str, float]]) -> None: ...
+
+    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings: ...
+
+
+class _Columns:
+    def __init__(self, resources: Sequence[str]) -> None:
+        self.resources = tuple(resources)
+        self.there: Bool = np.zeros(0, dtype=np.bool_)
+        self.updated: F64 = np.zeros(0)
+        self.interval: F64 = np.zeros(0)
+        self.known: Bool = np.zeros((len(self.resources), 0), dtype=np.bool_)
+        self.usage, self.system = Matrix(resources), Matrix(resources)
+        self._aggregated: dict[tuple[str, float], Matrix] = {}
+
+    def reserve(self, rows: int) -> None:
+        """There are so many rows now."""
+        more = rows + rows // 4 - len(self.there)
+        if rows <= len(self.there):
+            return
+        self.there = np.concatenate([self.there, np.zeros(more, dtype=np.bool_)])
+        self.updated = np.concatenate([self.updated, np.full(more, np.nan)])
+        self.interval = np.concatenate([self.interval, np.full(more, REPORT_INTERVAL_S)])
+        self.known = np.concatenate([self.known, np.zeros((len(self.resources), more), dtype=np.bool_)], axis=1)
+        for matrix in (self.usage, self.system, *self._aggregated.values()):
+            matrix.reserve(rows)
+
+    def aggregated(self, kind: str, duration: float) -> Matrix:
+        """Usage of a type over so many seconds; 0 is the longest window."""
+        key = (kind, duration)
+        if key not in self._aggregated:
+            matrix = self._aggregated[key] = Matrix(self.resources)
+            matrix.reserve(len(self.there))
+        return self._aggregated[key]
+
+    def keep(self, wanted: Collection[tuple[str, float]]) -> None:
+        """Only what these types and durations need is kept up from now on; others cost nothing until asked for."""
+        self._aggregated = {key: matrix for key, matrix in self._aggregated.items() if key in wanted}
+
+
+class ReportedMetrics(_Columns):
+    """NodeMetrics as the cluster has them, each set by itself. What they tell of types and durations that nobody asks
+    for takes no columns: which these are, each of thousands of objects may say differently."""
+
+    pods_known = True
+
+    def __init__(self, resources: Sequence[str]) -> None:
+        super().__init__(resources)
+        self._metrics: dict[int, NodeMetric] = {}
+
+    def set(self, row: int, metric: NodeMetric | None) -> None:
+        """What is known of the node in a row; None for nothing."""
+        one = metric or NodeMetric()
+        self.there[row] = metric is not None
+        self.updated[row] = np.nan if one.updated is None else one.updated
+        self.interval[row] = one.interval
+        self.known[:, row] = one.usage is not None
+        self.usage.set(row, one.usage)
+        self.system.set(row, one.system)
+        if metric is None:
+            self._metrics.pop(row, None)
+        else:
+            self._metrics[row] = metric
+        for (kind, seconds), matrix in self._aggregated.items():
+            matrix.set(row, aggregated_usage(one, kind, seconds))
+
+    def aggregated(self, kind: str, duration: float) -> Matrix:
+        """Usage of a type over so many seconds; 0 is the longest window that a node has, and the mean where it has
+        none."""
+        if (kind, duration) in self._aggregated:
+            return self._aggregated[(kind, duration)]
+        matrix = super().aggregated(kind, duration)
+        for row, metric in self._metrics.items():
+            matrix.set(row, aggregated_usage(metric, kind, duration))
+        return matrix
+
+    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings:
+        """As they are reported of the node that each pod is on."""
+        used = np.zeros((len(self.resources), len(rows)), dtype=np.int64)
+        there, reported = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
+        for i, (row, pod) in enumerate(zip(rows.tolist(), pods, strict=True)):
+            metric = self._metrics.get(row)
+            found = None if metric is None else metric.pods.get(pod)
+            if found is not None:
+                used[:, i] = [found.usage.get(name, 0) for name in self.resources]
+                there[i], reported[i] = True, found.prod
+        return Readings(used, there, reported)
+
+
+class WindowMetrics(_Columns):
+    """NodeMetrics derived from the watcher's samples, as GET /api/v1/nodemetrics has them: usage is the mean over the
+    aggregation period, aggregated usages are koordlet's over each of the `windows`; updated when the newest sample was
+    taken. Where the load is plain columns, usage is their average (else the newest reading), and there are no
+    aggregated ones. What pods use is their mean over the aggregation period, else their newest reading, where it is
+    given at all; what of a node is no pod's is the system's. `interval` (seconds) goes before the report interval of
+    the policies."""
+
+    def __init__(self, resources: Sequence[str], *, windows: Sequence[Window], interval: float | None) -> None:
+        super().__init__(resources)
+        self._interval = interval
+        self._windows = tuple(float(window.seconds) for window in windows)
+        self._load: Load | None = None
+        self._capacity: AmountColumns | None = None
+        self._pods: Pods | None = None
+        self._names: Sequence[str] = ()
+        self._readings: I64 = np.zeros((len(self.resources), 0), dtype=np.int64)
+        self._reading_row: I64 = NONE  # of the node that each pod was seen on; -1 is none of ours
+        self._readings_on: dict[int, I64] = {}  # the other way round
+
+    @property
+    def pods_known(self) -> bool:
+        """Whether pods are given."""
+        return self._pods is not None
+
+    def take(self, rows: I64, load: Load, capacity: AmountColumns, names: Sequence[str]) -> None:
+        """What the load has of the nodes in these rows; `names` are those of all rows."""
+        self._load, self._capacity, self._names = load, capacity, names
+        self._place_readings(rows)
+        self.updated[rows] = load.sampled()[rows]
+        self.interval[rows] = self._intervals(rows)
+        percent, sizes = self._percent(rows, load.usage), self._sizes(rows)
+        self.known[:, rows] = ~np.isnan(percent) & (sizes > 0)
+        self.there[rows] = ~np.isnan(percent).all(axis=0)
+        self.usage.values[:, rows], self.usage.there[rows] = _of(percent, sizes), self.known[:, rows].any(axis=0)
+        self._take_system(rows)
+        for kind, duration in self._aggregated:
+            self._take_aggregated(kind, duration, rows)
+
+    def aggregated(self, kind: str, duration: float) -> Matrix:
+        """Usage of a type over so many seconds; 0 is the longest window that a node has, and the mean where it has
+        none."""
+        if (kind, duration) in self._aggregated:
+            return self._aggregated[(kind, duration)]
+        matrix = super().aggregated(kind, duration)
+        if self._load is not None:
+            self._take_aggregated(kind, duration, np.arange(len(self._names)))
+        return matrix
+
+    def _take_aggregated(self, kind: str, duration: float, rows: I64) -> None:
+        matrix, sizes, known = self._aggregated[(kind, duration)], self._sizes(rows), self.known[:, rows]
+        values, there = np.zeros_like(sizes), np.zeros(len(rows), dtype=np.bool_)
+        if not duration:
+            values, there = self.usage.values[:, rows], self.usage.there[rows]
+        for seconds in [duration] if duration else self._windows:
+            percent = self._over(kind, seconds, rows)
+            warm = known.any(axis=0) & (~np.isnan(percent) | ~known).all(axis=0)
+            values, there = np.where(warm, _of(percent, sizes), values), there | warm
+        matrix.values[:, rows], matrix.there[rows] = values, there
+
+    def _over(self, kind: str, seconds: float, rows: I64) -> F64:
+        load = self._load
+        assert load is not None
+        return self._percent(rows, lambda metric: load.aggregated(metric, kind, int(seconds)))
+
+    def _intervals(self, rows: I64) -> F64 | float:
+        if self._interval is not None or self._load is None:
+            return REPORT_INTERVAL_S if self._interval is None else self._interval
+        told = self._load.report_interval()[rows]
+        return np.where(np.isnan(told), REPORT_INTERVAL_S, told)
+
+    def _percent(self, rows: I64, of: Callable[[MetricType], F64]) -> F64:
+        """[resources, n] of what `of` has of all rows, NaN where it is not known."""
+        found = np.full((len(self.resources), len(rows)), np.nan)
+        for i, kind in enumerate(LOADS.get(name) for name in self.resources):
+            if kind is not None:
+                found[i] = of(kind)[rows]
+        return found
+
+    def _sizes(self, rows: I64) -> I64:
+        if self._capacity is None:
+            return np.zeros((len(self.resources), len(rows)), dtype=np.int64)
+        columns = [self._capacity.column(name)[rows] for name in self.resources]
+        return np.array(columns, dtype=np.int64).reshape(len(self.resources), len(rows))
+
+    def take_pods(self, pods: Pods | None, window: str) -> None:
+        """What pods use, or that nobody knows; `window` is the label of the one that is as long as the aggregation
+        period. `take` of all rows has to follow."""
+        self._pods = pods
+        if pods is None:
+            return
+        self._reading_row = np.full(len(pods.pods), -1, dtype=np.int64)
+        self._readings_on = {}
+        cores, memory = pods.average.get(window, (pods.cores, pods.memory))
+        amount_of = {
+            "cpu": np.where(np.isnan(cores), pods.cores, cores) * 1000,
+            "memory": np.where(np.isnan(memory), pods.memory, memory),
+        }
+        none = np.zeros(len(pods.pods))
+        columns = [np.nan_to_num(amount_of.get(name, none), nan=0.0) for name in self.resources]
+        self._readings = whole(np.array(columns).reshape(len(self.resources), -1))
+
+    def _place_readings(self, rows: I64) -> None:
+        """Whose pods the readings are: rows are given to other nodes in time."""
+        if self._pods is None:
+            return
+        for row in rows.tolist():
+            before = self._readings_on.pop(row, NONE)
+            self._reading_row[before[self._reading_row[before] == row]] = -1
+            at = self._pods.on_node.get(self._names[row])
+            if at is not None:
+                self._readings_on[row] = at
+                self._reading_row[at] = row
+
+    def _take_system(self, rows: I64) -> None:
+        """What of a node's usage is no pod's."""
+        if self._pods is None:
+            self.system.set_all(rows, None)
+            return
+        on_rows = [self._readings_on.get(row, NONE) for row in rows.tolist()]
+        placed = np.concatenate([NONE, *on_rows])
+        where = np.repeat(np.arange(len(rows)), [len(each) for each in on_rows])
+        of_pods = np.zeros((len(self.resources), len(rows)), dtype=np.int64)
+        for total, read in zip(of_pods, self._readings, strict=True):
+            np.add.at(total, where, read[placed])
+        self.system.set_all(rows, np.maximum(self.usage.values[:, rows] - of_pods, 0))
+
+    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings:
+        """Of a pod on the node that it was seen on; the class is its own. A reading from before it was there (`at`,
+        unix seconds) is of another one that had its name."""
+        there = np.zeros(len(rows), dtype=np.bool_)
+        found = np.full(len(rows), -1, dtype=np.int64)
+        if self._pods is not None:
+            known = self._pods.row
+            found = np.fromiter((known.get(pod, -1) for pod in pods), dtype=np.int64, count=len(rows))
+            seen = found >= 0
+            read = found[seen]
+            there[seen] = (self._reading_row[read] == rows[seen]) & (self._pods.sampled[read] >= at[seen])
+        used = np.zeros((len(self.resources), len(rows)), dtype=np.int64)
+        used[:, there] = self._readings[:, found[there]]
+        return Readings(used, there, prod & there)
+
+
+def _of(percent: F64, sizes: I64) -> I64:
+    share = np.clip(np.nan_to_num(percent, nan=0.0), 0.0, None)
+    return whole(share / 100.0 * sizes)

@@ -1,0 +1,43 @@
+"""What the plug-ins need to know about a pod."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scorers.cluster.resources import Amounts, counted_requests_of, limits_of, raised, requests_of
+from watcher.core.kubernetes.objects import Pod
+from watcher.core.kubernetes.wire import key_of
+
+ENDED = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class PodInfo:
+    """A pod with what it asks for, read once: effective requests and limits as Kubernetes counts them, the limits
+    raised to the requests, and the requests that kube-scheduler scores by."""
+
+    key: str
+    pod: Pod
+    requests: Amounts
+    limits: Amounts
+    raised_limits: Amounts
+    counted_requests: Amounts
+
+
+def pod_info(pod: Pod) -> PodInfo:
+    """Raises ValueError that names the resource whose quantity is none."""
+    requests, limits = requests_of(pod), limits_of(pod)
+    return PodInfo(identity(pod), pod, requests, limits, raised(limits, requests), counted_requests_of(pod))
+
+
+def identity(pod: Pod) -> str:
+    """What tells a pod from the one of the same name after it."""
+    return pod.metadata.uid or key_of(pod)
+
+
+def scheduled_at(pod: Pod) -> float | None:
+    """When the pod was given to its node (unix seconds), as its condition says."""
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "True" and condition.last_transition_time:
+            return condition.last_transition_time.timestamp()
+    return None

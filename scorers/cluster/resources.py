@@ -1,0 +1,184 @@
+"""What a pod asks for and may use at most, as Kubernetes counts it, in whole numbers.
+
+CPU is counted in millicores, everything else in its own unit (bytes, devices), rounded up, as kube-scheduler does
+(`MilliValue`, `Value`). Nothing here is a float, so sums over the pods of a node do not depend on the order in which
+pods came and went.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Literal, cast, get_args
+
+from watcher.core.kubernetes.objects import Container, Pod, Quantities, Quantity, Resources
+from watcher.core.kubernetes.quantity import nano
+
+CPU = "cpu"
+MEMORY = "memory"
+
+Amounts = Mapping[str, int]
+"""By resource name; millicores for cpu, whole units for the rest. What is absent is zero."""
+
+Qos = Literal["Guaranteed", "Burstable", "BestEffort"]
+_QOS_CLASSES = frozenset(get_args(Qos))
+
+UNASKED: Quantities = {CPU: "100m", MEMORY: "200Mi"}
+"""What kube-scheduler counts, where it scores by requests, of a container that says nothing of them."""
+
+LARGEST = 1 << 53
+"""Amounts are cut to this (9 petabytes): then the sums over a thousand pods fit 64 bits, whatever a pod asks for."""
+
+_MILLI, _WHOLE = 10**6, 10**9  # billionths
+
+
+@lru_cache(maxsize=1 << 12, typed=True)  # defaults are asked about for each pod
+def amount(resource: str, quantity: Quantity) -> int:
+    """One quantity, rounded away from zero. Raises ValueError for what is none."""
+    billionths = nano(quantity)
+    unit = _MILLI if resource == CPU else _WHOLE
+    size = min(-(-abs(billionths) // unit), LARGEST)
+    return size if billionths >= 0 else -size
+
+
+def amounts(quantities: Quantities) -> Amounts:
+    """All of a map of quantities. Raises ValueError that names the resource."""
+    return _amounts(tuple(quantities.items()))
+
+
+@lru_cache(maxsize=1 << 14)  # replicas ask for the same
+def _amounts(quantities: tuple[tuple[str, Quantity], ...]) -> Amounts:
+    read: dict[str, int] = {}
+    for resource, quantity in quantities:
+        try:
+            read[resource] = amount(resource, quantity)
+        except ValueError as error:
+            raise ValueError(f"{resource}: {error}") from None
+    return read
+
+
+def asked_for(quantities: Quantities) -> Amounts:
+    """The same of what a pod asks for, which is never negative. Raises ValueError that names the resource."""
+    return _asked_for(tuple(quantities.items()))
+
+
+@lru_cache(maxsize=1 << 14)
+def _asked_for(quantities: tuple[tuple[str, Quantity], ...]) -> Amounts:
+    read = _amounts(quantities)
+    for resource, quantity in quantities:
+        if read[resource] < 0:
+            raise ValueError(f"{resource}: must not be negative (given: {quantity!r})")
+    return read
+
+
+def requests_of(pod: Pod) -> Amounts:
+    """What kube-scheduler sets aside for a pod (component-helpers, `PodRequests`): the sum over its containers and
+    sidecars, or the most that an init container needs at its turn, whichever is more; what is set for the pod as a
+    whole takes the place of that; the overhead comes on top."""
+    asked = _of_containers(pod, lambda resources: resources.requests)
+    asked = _overridden(asked, pod.spec.resources, lambda resources: resources.requests)
+    return _added(asked, asked_for(pod.spec.overhead))
+
+
+def counted_requests_of(pod: Pod) -> Amounts:
+    """CPU and memory as kube-scheduler counts them where it scores by requests (`NonZeroRequested`): a container that
+    says nothing of one of them is counted with some of it, so that pods that ask for nothing are spread too."""
+    asked = _of_containers(pod, lambda resources: {**UNASKED, **resources.requests})
+    asked = _overridden(asked, pod.spec.resources, lambda resources: resources.requests)
+    total = _added(asked, asked_for(pod.spec.overhead))
+    return {name: total.get(name, 0) for name in UNASKED}
+
+
+def limits_of(pod: Pod) -> Amounts:
+    """The same for limits (`PodLimits`); the overhead counts only where there is a limit."""
+    most = _of_containers(pod, lambda resources: resources.limits)
+    most = _overridden(most, pod.spec.resources, lambda resources: resources.limits)
+    return _added(most, {name: size for name, size in asked_for(pod.spec.overhead).items() if name in most})
+
+
+def raised(limits: Amounts, requests: Amounts) -> Amounts:
+    """Limits, at least as high as the requests: what has no limit may use what it asked for, and counts as that."""
+    return {name: max(limits.get(name, 0), requests.get(name, 0)) for name in (*limits, *requests)}
+
+
+def qos_class(pod: Pod) -> Qos:
+    """The class of Kubernetes, as the API server says or, for a pod that it has not seen, as it would say."""
+    if pod.status.qos_class in _QOS_CLASSES:
+        return cast(Qos, pod.status.qos_class)
+    if is_best_effort(pod):
+        return "BestEffort"
+    every = [(_compute(each.requests), _compute(each.limits)) for each in _deciding(pod)]
+    whole = all(len(limits) == 2 and {**limits, **requests} == limits for requests, limits in every)
+    return "Guaranteed" if whole else "Burstable"
+
+
+def is_best_effort(pod: Pod) -> bool:
+    """Whether that is its class: a question that the first container answers of most pods."""
+    if pod.status.qos_class in _QOS_CLASSES:
+        return pod.status.qos_class == "BestEffort"
+    return not any(map(_is_set, _deciding(pod)))
+
+
+def _deciding(pod: Pod) -> list[Resources]:
+    """What the class goes by: what is set for the pod as a whole, else for its containers."""
+    if pod.spec.resources is not None and _is_set(pod.spec.resources):
+        return [pod.spec.resources]
+    return [container.resources for container in (*pod.spec.containers, *pod.spec.init_containers)]
+
+
+def _is_set(resources: Resources) -> bool:
+    return bool(_compute(resources.requests) or _compute(resources.limits))
+
+
+def _compute(quantities: Quantities) -> Amounts:
+    """CPU and memory, which alone decide about the class, where they are not zero."""
+    read = amounts(quantities)
+    return {name: read[name] for name in (CPU, MEMORY) if read.get(name, 0) > 0}
+
+
+def _of_containers(pod: Pod, part: Callable[[Resources], Quantities]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for container in pod.spec.containers:
+        total = _added(total, asked_for(part(container.resources)))
+    if not pod.spec.init_containers:
+        return total
+    sidecars: dict[str, int] = {}
+    at_most: dict[str, int] = {}
+    for container in pod.spec.init_containers:
+        own = asked_for(part(container.resources))
+        if _is_sidecar(container):
+            sidecars = _added(sidecars, own)
+            total = _added(total, own)
+            turn = sidecars
+        else:
+            turn = _added(sidecars, own)
+        at_most = {name: max(at_most.get(name, 0), turn.get(name, 0)) for name in (*at_most, *turn)}
+    return {name: max(total.get(name, 0), at_most.get(name, 0)) for name in (*total, *at_most)}
+
+
+def _is_sidecar(container: Container) -> bool:
+    return container.restart_policy == "Always"
+
+
+def _overridden(
+    total: dict[str, int], of_pod: Resources | None, part: Callable[[Resources], Quantities]
+) -> dict[str, int]:
+    if of_pod is None:
+        return total
+    own = {name: size for name, size in asked_for(part(of_pod)).items() if _may_be_of_pod(name)}
+    return {**total, **own}
+
+
+def _may_be_of_pod(resource: str) -> bool:
+    return resource in (CPU, MEMORY) or resource.startswith("hugepages-")
+
+
+def _added(left: Amounts, right: Amounts) -> dict[str, int]:
+    if not (left and right):
+        return dict(left or right)
+    total = dict(left)
+    for name, size in right.items():
+        total[name] = total.get(name, 0) + size
+    return total

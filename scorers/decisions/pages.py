@@ -1,0 +1,170 @@
+"""What people ask of the decision log: GET /scheduler/decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import msgspec
+from aiohttp import hdrs, web
+
+from scorers.cluster.pods import identity, scheduled_at
+from scorers.decisions import records
+from scorers.decisions.log import MICROSECONDS, DecisionLog, storable
+from scorers.decisions.records import Decision, Outcome
+from scorers.decisions.why import ASKED_AGAIN, BOUND, PENDING, UNKNOWN, Became, told
+from watcher.core.decisions import DecisionStore, DecisionsUnavailable, StoredDecision
+from watcher.core.kubernetes.objects import Pod
+from watcher.platform.http.openapi import Answer, Operation, Parameter, failure
+from watcher.platform.http.parameters import BadParameter, query_values, shown, single, time_of
+from watcher.platform.http.routing import JSON, Access, ApiError, Route
+
+LISTED, MOST_LISTED = 10, 100
+"""So many other decisions about a pod are listed."""
+
+_POD = Parameter("pod", "NAMESPACE/NAME of a pod, or NAME of one in the namespace default")
+_AT = Parameter("at", "the newest decision at or before this time: unix seconds, a date by RFC 3339, or -1h; now")
+_LIMIT = Parameter(
+    "limit",
+    f"how many others of the same pod to list; {LISTED}",
+    {"type": "integer", "minimum": 0, "maximum": MOST_LISTED},
+)
+
+
+class DecisionAnswers:
+    """The handler. `now` gives unix seconds, `pod` the pod NAMESPACE/NAME as it is now."""
+
+    def __init__(
+        self,
+        log: DecisionLog,
+        store: DecisionStore,
+        *,
+        now: Callable[[], float],
+        pod: Callable[[str], Pod | None],
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._now = now
+        self._pod = pod
+
+    def routes(self) -> list[Route]:
+        """What the watcher's application is to serve."""
+        answers = {
+            200: Answer("what was decided and why, what became of it, and the other decisions", dict[str, Any]),
+            400: failure("there is no pod in the question, or the time is none"),
+            404: failure("no such decision is known; `log` says what is"),
+            503: failure("decisions_unavailable: the store cannot answer"),
+        }
+        operation = Operation("why a pod was placed where it is", answers, (_POD, _AT, _LIMIT))
+        return [Route("/scheduler/decisions", "scheduler_decisions", self.why, operation, access=Access.DETAIL)]
+
+    async def why(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """The decision about a pod."""
+        values = query_values(request.rel_url.raw_query_string, known=(_POD.name, _AT.name, _LIMIT.name))
+        namespace, name = _pod_of(values)
+        at = time_of(values, _AT.name, now=self._now(), default=self._now()) if _AT.name in values else None
+        limit = _limit_of(values)
+        try:
+            document = await self._answer(namespace, name, at=at, limit=limit)
+        except DecisionsUnavailable as error:
+            raise ApiError(503, "decisions_unavailable", str(error), error.hint) from error
+        headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
+        return web.Response(body=msgspec.json.encode(document), headers=headers)
+
+    async def _answer(self, namespace: str, name: str, *, at: int | None, limit: int) -> dict[str, Any]:
+        if not self._log.is_on:
+            hint = 'set store.decisions = "24h", and restart'
+            raise ApiError(404, "not_found", 'no decisions are kept: store.decisions is "0s"', hint)
+        await self._log.flush()
+        end = None if at is None else (at + 1) * MICROSECONDS  # a time is told in whole seconds
+        store = self._store
+        found = await store.decisions_of(namespace, name, end=end, limit=1)
+        if not found:
+            await self._refuse(namespace, name, at=at)
+        (row,) = found
+        decision = _readable(row)
+        listed = await store.decisions_of(namespace, name, limit=limit + 1)
+        after = await store.decisions_of(namespace, name, start=row.time + 1, limit=1, newest=False)
+        became = self._became(row, next((each for each in after if each.uid == row.uid), None))
+        return {
+            "pod": f"{namespace}/{name}",
+            "decision": told(decision, became, now=self._now()),
+            "others": [_brief(each, listed) for each in listed if each.time != row.time][:limit],
+            "log": await self._held_now(),
+        }
+
+    def _became(self, row: StoredDecision, next_one: StoredDecision | None) -> Became:
+        """As it was seen, else as it is now: whoever was not there may look at the pod."""
+        outcome = records.decode_outcome(row.outcome)
+        if outcome is not None:
+            return Became(outcome.kind, outcome)
+        if next_one is not None:
+            return Became(ASKED_AGAIN, time=next_one.time / MICROSECONDS)
+        pod = self._pod(f"{row.namespace}/{row.pod}")
+        if pod is None or identity(pod) != row.uid:
+            return Became(UNKNOWN)
+        if not pod.spec.node_name:
+            return Became(PENDING)
+        at = max(scheduled_at(pod) or 0.0, row.time / MICROSECONDS)
+        return Became(BOUND, Outcome(BOUND, at, pod.spec.node_name))
+
+    async def _refuse(self, namespace: str, name: str, *, at: int | None) -> NoReturn:
+        """Say what is known instead."""
+        log_now = await self._held_now()
+        later = [] if at is None else await self._store.decisions_of(namespace, name, limit=1, newest=False)
+        message = f"no decision about the pod {shown(f'{namespace}/{name}')!r} is known"
+        hours = self._store.decisions_kept / 3600
+        hint = (
+            f"{log_now['count']:,} decisions are, of the last {hours:g} h; another replica may have been asked about it"
+        )
+        if later:
+            message, hint = (
+                f"{message} from then or before",
+                f"the first about it is of {_moment(later[0].time)}",
+            )
+        elif not log_now["count"]:
+            hint = "none is known at all: has kube-scheduler asked this extender yet?"
+        raise ApiError(404, "not_found", message, hint, extra={"log": log_now})
+
+    async def _held_now(self) -> dict[str, Any]:
+        held = await self._store.decisions_held()
+        first, last = (None if time is None else time / MICROSECONDS for time in (held.first, held.last))
+        return {"kept_s": self._store.decisions_kept, "count": held.count, "from": first, "to": last}
+
+
+def _moment(time: int) -> str:
+    return datetime.fromtimestamp(time // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _readable(row: StoredDecision) -> Decision:
+    try:
+        return records.decode(row.payload)
+    except ValueError as error:
+        raise ApiError(503, "decisions_unavailable", str(error), "ask about another time, by at=") from error
+
+
+def _brief(row: StoredDecision, listed: Sequence[StoredDecision]) -> dict[str, Any]:
+    """One of the other decisions about a pod."""
+    outcome = records.decode_outcome(row.outcome)
+    again = any(each.uid == row.uid and each.time > row.time for each in listed)
+    kind = outcome.kind if outcome is not None else ASKED_AGAIN if again else None
+    return {"time": row.time / MICROSECONDS, "uid": row.uid, "outcome": kind, "node": row.node or None}
+
+
+def _pod_of(values: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+    given = single(values, _POD.name)
+    namespace, _, name = (given or "").rpartition("/")
+    if not given or not name or "/" in namespace:
+        what = "parameter 'pod' is missing" if not given else f"{shown(given)!r} is no pod"
+        raise BadParameter(what, "?pod=NAMESPACE/NAME")
+    return storable(namespace or "default"), storable(name)
+
+
+def _limit_of(values: Mapping[str, Sequence[str]]) -> int:
+    given = single(values, _LIMIT.name)
+    if given is None:
+        return LISTED
+    if not given.isascii() or not given.isdigit() or len(given) > 3 or int(given) > MOST_LISTED:
+        raise BadParameter(f"limit={shown(given)!r} is no limit", f"a whole number from 0 to {MOST_LISTED}")
+    return int(given)

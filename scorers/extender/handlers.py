@@ -1,0 +1,508 @@
+"""The kube-scheduler extender: profiles answer filter, prioritize and bind, and say why.
+
+kube-scheduler asks over HTTP, once a pod, and waits. So nothing here waits for anything: the table is in memory, the
+load is the client's last good copy, and a request is one pass of each plug-in over the nodes asked about.
+
+An extender has no Reserve hook, and kube-scheduler starts on the next pod before it binds the last. So that two pods
+in quick succession do not both see the same empty node, a pod is counted on our best node when prioritize is answered
+(`reserve = "prioritize"`): until it is bound, there or elsewhere, until it is asked about again, or for five seconds.
+
+Defined answers for what is odd: a node that the table does not know passes every filter and scores 0, and where it
+knows fewer than half of the nodes all score 0; no nodes, an empty list; a pod with quantities that are none, an error,
+as Error to filter and as status 400 to the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from itertools import islice, repeat
+from time import perf_counter
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from aiohttp import hdrs, web
+
+from scorers.cluster.pods import PodInfo, identity, pod_info
+from scorers.cluster.table import Table
+from scorers.decisions.log import Answered, DecisionLog
+from scorers.extender.manifest import WHERE, read_pasted_pod
+from scorers.extender.telemetry import SchedulerTelemetry
+from scorers.plugin_api import wire
+from scorers.plugin_api.arguments import schema_of
+from scorers.plugin_api.framework import Estimating, Scores, Verdicts
+from scorers.plugin_api.json import plain, plain_map
+from scorers.profiles.profiles import PluginSettings
+from scorers.profiles.ranking import Filtered, Profile, Ranked
+from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
+from scorers.shadow.mode import ShadowMode
+from watcher.client import Columns
+from watcher.core.kubernetes.objects import Pod
+from watcher.platform.http.openapi import Answer, Operation, Parameter, failure
+from watcher.platform.http.parameters import query_values, single
+from watcher.platform.http.routing import JSON, Access, ApiError, Handler, Route, has_certificate
+from watcher.platform.net.http_body import read_at_most
+from watcher.platform.net.loopback import is_loopback
+
+log = logging.getLogger(__name__)
+
+I64 = npt.NDArray[np.int64]
+
+T = TypeVar("T")
+
+RESERVED_S = 5.0
+AT_ONCE = 50  # nodes that are told of before others have a turn; some milliseconds
+MOST_MANIFEST = 64 << 10  # bytes: a pod that is larger is none that people write
+TOLD_BY_DEFAULT = 100  # nodes
+MOST_TOLD = 10_000
+MOST_BODY = 256 << 20  # 5,000 whole nodes are 33 MB; nodeCacheCapable makes that 100 kB
+
+Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[Pod | None]]
+"""Binds a pod through the Kubernetes API, and returns it if it is known. Raises whatever says why not."""
+
+_PROFILE = Parameter("profile", "a profile of [scheduler.NAME]", place="path")
+_NODE = Parameter("node", "name of a node", place="path")
+_LIMIT = Parameter("limit", "how many nodes are told of, best first", {"type": "integer", "default": TOLD_BY_DEFAULT})
+_NODES = Parameter("node", "only nodes of these names", repeatable=True)
+_UNKNOWN_PROFILE = failure("there is no such profile")
+_MALFORMED = failure("these are no ExtenderArgs")
+
+
+class Extender:
+    """The handlers, over one table. `now` gives unix seconds; `bind` is None where no Kubernetes API can be had,
+    `decisions` where nobody wants them remembered, and `shadow` where nobody asks other profiles."""
+
+    def __init__(
+        self,
+        table: Table,
+        profiles: Mapping[str, Profile],
+        *,
+        now: Callable[[], float],
+        bind: Bind | None = None,
+        decisions: DecisionLog | None = None,
+        shadow: ShadowMode | None = None,
+    ) -> None:
+        self.table = table
+        self.profiles = profiles
+        self.telemetry = SchedulerTelemetry(table, profiles)
+        self._now = now
+        self._bind = bind
+        self._decisions = decisions
+        self._shadow = shadow
+
+    def routes(self) -> list[Route]:
+        """What the watcher's application is to serve."""
+        wrong = {400: _MALFORMED, 404: _UNKNOWN_PROFILE}
+        filtered = Answer("which nodes may have the pod", wire.ExtenderFilterResult)
+        ranked = Answer("the score of each node", list[wire.HostPriority])
+        bound = Answer("whether the pod was bound", wire.ExtenderBindingResult)
+        why = Answer("every plug-in's inputs, steps and scores", dict[str, Any])
+        nodes = {200: Answer("what is known", dict[str, Any]), 404: _UNKNOWN_PROFILE}
+        plugins = {200: Answer("plug-ins with their arguments, and the profiles", dict[str, Any])}
+        asked = partial(Operation, parameters=(_PROFILE,), request=wire.ExtenderArgs)
+        binding = Operation("bind a pod", {200: bound, **wrong}, (_PROFILE,), request=wire.ExtenderBindingArgs)
+        post = partial(Route, method="POST", access=Access.OPEN)
+        look = partial(Route, access=Access.DETAIL)
+        at = "/scheduler/{profile}"
+        rejecting, scoring = asked("reject nodes for a pod", {200: filtered, **wrong}), "score nodes for a pod"
+        explaining = asked("why each node got its score", {200: why, **wrong})
+        return [
+            post(f"{at}/filter", "scheduler_filter", self._timed("filter", self.filter), rejecting),
+            post(
+                f"{at}/prioritize",
+                "scheduler_prioritize",
+                self._timed("prioritize", self.prioritize),
+                asked(scoring, {200: ranked, **wrong}),
+            ),
+            post(f"{at}/bind", "scheduler_bind", self._timed("bind", self.bind), binding),
+            look(f"{at}/explain", "scheduler_explain", self.explain, explaining, method="POST"),
+            look(f"{at}/score", "scheduler_score", self.score, self._scoring(), method="POST"),
+            look(f"{at}/nodes", "scheduler_nodes", self.nodes, Operation("all nodes", nodes, (_PROFILE,))),
+            look(f"{at}/nodes/{{node}}", "scheduler_node", self.nodes, Operation("a node", nodes, (_PROFILE, _NODE))),
+            Route("/scheduler/plugins", "scheduler_plugins", self.plugins, Operation("plug-ins and profiles", plugins)),
+        ]
+
+    def _scoring(self) -> Operation:
+        answers = {
+            200: Answer("as explain, with `of`, the number of nodes that were ranked", dict[str, Any]),
+            400: failure("this is no pod"),
+            404: _UNKNOWN_PROFILE,
+            413: failure("this is too large for a pod"),
+        }
+        text = "The body is a Pod, or what makes pods, as YAML or JSON: at most 64 KiB, and no aliases."
+        return Operation("rank nodes for a manifest, and why", answers, (_PROFILE, _LIMIT, _NODES), text)
+
+    def _timed(self, verb: str, handler: Handler) -> Handler:
+        """The handler, with its answers counted: by profile, which those of the router are not."""
+
+        async def handle(request: web.Request, captured: Sequence[str]) -> web.StreamResponse:
+            begun = perf_counter()
+            try:
+                return await handler(request, captured)
+            finally:
+                if (name := captured[0]) in self.profiles:  # others are anybody's text
+                    self.telemetry.answered(name, verb, perf_counter() - begun)
+
+        return handle
+
+    # --- what kube-scheduler asks ------------------------------------------------------------------------------------
+
+    async def filter(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """ExtenderArgs -> ExtenderFilterResult."""
+        args, names = await self._args(request)
+        profile = self._profile(captured[0])
+        try:
+            info = pod_info(_pod_of(args))
+        except ValueError as error:
+            return _json(wire.ExtenderFilterResult(error=f"the pod's resources cannot be read: {error}"))
+        self._begin(info.pod)
+        there, rows, _ = self._rows(names)
+        self.telemetry.unknown(captured[0], len(names) - len(there))
+        if self._shadow is not None:
+            self._shadow.heard(info.key, rows, verb="filter")
+        filtered = profile.filter(info, rows, now=self._now())
+        if self._decisions is not None:
+            self._decisions.filtered(captured[0], info, there, filtered, asked=len(names))
+        return _json(wire.filtered(args, names, filtered.failures(there), filtered.unresolvable(there)))
+
+    async def prioritize(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """ExtenderArgs -> HostPriorityList."""
+        args, names = await self._args(request)
+        profile = self._profile(captured[0])
+        info = _info(args)
+        self._begin(info.pod)
+        there, rows, known = self._rows(names)
+        self.telemetry.unknown(captured[0], len(names) - len(there))
+        if self._shadow is not None:
+            self._shadow.heard(info.key, rows, verb="prioritize")
+        now = self._now()
+        ranked = profile.rank(info, rows, now=now)
+        most = 100.0 if profile.settings.precise_scores else float(wire.MOST)
+        whole = np.floor(ranked.values * (most / 100.0) + 0.5).astype(np.int64)
+        scores, reserved = np.zeros(len(names), dtype=np.int64), ""
+        if tells := 2 * len(known) >= len(names):  # else those few would get all pods
+            scores[known] = whole
+            best = profile.best(info, rows, there, whole) if profile.settings.reserve == "prioritize" else None
+            if best is not None:
+                reserved = there[best]
+                self.table.reserve(info.pod, reserved, now=now, until=now + RESERVED_S)
+        if self._decisions is not None:
+            answer = Answered(there, rows, ranked, asked=len(names), told=tells, reserved=reserved)
+            self._decisions.ranked(profile, info, answer)
+        return _json(list(map(wire.HostPriority, names, scores.tolist())))
+
+    async def bind(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """ExtenderBindingArgs -> ExtenderBindingResult. Whatever goes wrong is told in the result, as the scheduler
+        expects it."""
+        profile = self._profile(captured[0])
+        if not profile.settings.bind or self._bind is None:
+            return _json(wire.ExtenderBindingResult(f"bind is off in the profile {profile.settings.name}"))
+        if not _may_bind(request):
+            return _json(wire.ExtenderBindingResult("bind needs a verified client certificate, or loopback"))
+        try:
+            args = wire.read_binding(await _body(request))
+        except ValueError as error:
+            return _json(wire.ExtenderBindingResult(f"these are no ExtenderBindingArgs: {error}"))
+        try:
+            pod = await self._bind(args)
+        except Exception as error:  # the scheduler retries on whatever is said here
+            log.warning("pod %s/%s was not bound to %s: %s", args.namespace, args.name, args.node, error)
+            return _json(wire.ExtenderBindingResult(str(error) or type(error).__name__))
+        if self._decisions is not None:
+            self._decisions.bound(args.uid, args.node)
+        if pod is not None and profile.settings.reserve != "off":
+            self._count_bound(pod, args.node)
+        return _json(wire.ExtenderBindingResult())
+
+    # --- what people ask ---------------------------------------------------------------------------------------------
+
+    async def explain(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """ExtenderArgs -> for each node and plug-in every input, step and score, and the reason in words; best first.
+        Reserves nothing, and what the pod itself has reserved is not counted, as when it is asked about again. Without
+        nodes, all that are known are asked about."""
+        args, names = await self._args(request)
+        profile = self._profile(captured[0])
+        if args.node_names is None and args.nodes is None:
+            names = self._all_known()
+        return _json(await self._explanation(profile, _info(args), names))
+
+    async def score(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """The same for a manifest as people write it, about all nodes or some, telling of the best `limit`."""
+        values = query_values(request.rel_url.raw_query_string, known=(_LIMIT.name, _NODES.name))
+        limit = _limit_of(single(values, _LIMIT.name))
+        info = await _pasted(request)
+        profile = self._profile(captured[0])
+        return _json(await self._explanation(profile, info, values.get(_NODES.name) or self._all_known(), most=limit))
+
+    def _all_known(self) -> list[str]:
+        return sorted(name for name, row in self.table.row.items() if self.table.known[row])
+
+    async def _explanation(
+        self, profile: Profile, info: PodInfo, names: Sequence[str], *, most: int | None = None
+    ) -> dict[str, Any]:
+        """Of all these nodes, or of the best `most` of them."""
+        there, rows, _ = self._rows(names)
+        now = self._now()
+        self.table.expire(now)
+        without_itself = partial(self.table.without, info.key)
+        with without_itself():
+            ranked, filtered = profile.rank(info, rows, now=now), profile.filter(info, rows, now=now)
+        told = self._explained(profile, info, there, names, now=now)
+        nodes = islice(self._explained_nodes(there, rows, ranked, filtered), most)
+        told["of"] = len(there)
+        told["nodes"] = await _unhurried(nodes, within=without_itself)
+        return told
+
+    async def nodes(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """What the table knows of the nodes, or of one."""
+        self._profile(captured[0])
+        names = captured[1:] or sorted(self.table.row)
+        for name in names:
+            if name not in self.table.row:
+                raise ApiError(404, "not_found", f"the scorers know no node {name!r}", "kubectl get nodes lists them")
+        reserved: dict[str, list[str]] = {}
+        for key, node in self.table.reserved.items():
+            reserved.setdefault(node, []).append(key)
+        there = (name for name in names if name in self.table.row)
+        told = await _unhurried((name, self._node(name, reserved.get(name, []), captured[0])) for name in there)
+        return _json({"nodes": dict(told)})
+
+    async def plugins(self, request: web.Request, captured: Sequence[str]) -> web.Response:
+        """Which plug-ins there are, and which profiles."""
+        described: list[dict[str, Any]] = []
+        for name in known_names():
+            try:
+                factory = factory_of(name)
+            except UnknownPlugin as error:  # a package of somebody else; the others are there all the same
+                described.append({"name": name, "error": str(error)})
+                continue
+            defaults = {} if _has_required(factory.arguments) else msgspec.to_builtins(factory.arguments())
+            described.append(
+                {
+                    "name": name,
+                    "extensionPoints": extension_points(factory),
+                    "arguments": schema_of(factory.arguments),
+                    "defaults": defaults,
+                }
+            )
+        return _json({"plugins": described, "profiles": sorted(self.profiles)})
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _profile(self, name: str) -> Profile:
+        """To be asked for once the body is there: settings may have been read again meanwhile."""
+        profile = self.profiles.get(name)
+        if profile is None:
+            there = ", ".join(sorted(self.profiles)) or "none"
+            raise ApiError(404, "not_found", f"there is no profile {name!r}", f"profiles are: {there}")
+        return profile
+
+    async def _args(self, request: web.Request) -> tuple[wire.ExtenderArgs, list[str]]:
+        try:
+            args = wire.read_args(await _body(request))
+            if args.node_names is not None:
+                return args, args.node_names
+            return args, await _unhurried(map(wire.name_of, wire.items_of(args)))
+        except ValueError as error:
+            _refuse(
+                f"these are no ExtenderArgs: {error}", hint="kube-scheduler's extender/v1 has Pod, Nodes and NodeNames"
+            )
+
+    def _begin(self, pod: Pod) -> None:
+        """A pod that is asked about again is on no node; neither are those whose time is over."""
+        self.table.expire(self._now())
+        self.table.release(identity(pod))
+
+    def _count_bound(self, pod: Pod, node: str) -> None:
+        """At that moment: the watch tells it later."""
+        now = self._now()
+        with suppress(ValueError):  # nonsense in the pod, of which the watch told already
+            self.table.reserve(pod, node, now=now, until=now + RESERVED_S)
+
+    def _rows(self, names: Sequence[str]) -> tuple[Sequence[str], I64, I64]:
+        """Of the nodes that the table knows: names, rows, and positions among those asked about."""
+        rows = np.fromiter(map(self.table.row.get, names, repeat(-1)), dtype=np.int64, count=len(names))
+        known = np.flatnonzero(np.append(self.table.known, False)[rows])  # -1, not there, is the last
+        if len(known) == len(names):
+            return names, rows, known
+        return [names[i] for i in known.tolist()], rows[known], known
+
+    def _explained(
+        self,
+        profile: Profile,
+        info: PodInfo,
+        known: Sequence[str],
+        names: Sequence[str],
+        *,
+        now: float,
+    ) -> dict[str, Any]:
+        """All but the nodes."""
+        columns = self.table.load.columns
+        return {
+            "profile": profile.settings.name,
+            "pod": {"key": info.key, "requests": dict(info.requests), "limits": dict(info.limits)},
+            "time": now,
+            "load": None
+            if columns is None
+            else {"source": columns.source, "window_end": columns.window_end, "age_s": now - columns.window_end},
+            "unknown": sorted(set(names) - set(known)),
+        }
+
+    def _explained_nodes(
+        self, known: Sequence[str], rows: I64, ranked: Ranked, filtered: Filtered
+    ) -> Iterator[dict[str, Any]]:
+        """Best first. No number is read of the table any more: it may change between two of them."""
+        failures = filtered.failures(known)
+        load, now = self.table.load, self._now()
+        values, sampled, where = ranked.values.tolist(), load.sampled()[rows], load.where[rows].tolist()
+        for i in sorted(range(len(known)), key=lambda i: (known[i] in failures, -values[i], known[i])):
+            yield {
+                "name": known[i],
+                "score": plain(ranked.values[i]),
+                "passes": known[i] not in failures,
+                "sampled": plain(sampled[i]),
+                **_measured(load.columns, where[i], now=now),
+                "plugins": [
+                    *(_told_verdict(each, verdicts, i) for each, verdicts in filtered.parts),
+                    *(_told_score(each, scores, i) for each, scores in ranked.parts),
+                ],
+            }
+
+    def _node(self, name: str, reserved: Sequence[str], profile: str) -> dict[str, Any]:
+        table, row = self.table, self.table.row[name]
+        load = table.load
+        made = self.profiles[profile].made if profile in self.profiles else ()  # gone meanwhile
+        return {
+            "known": bool(table.known[row]),
+            "sampled": plain(load.sampled()[row]),
+            **_measured(load.columns, int(load.where[row]), now=self._now()),
+            "capacity": table.capacity.of(row),
+            "allocatable": table.allocatable.of(row),
+            "requested": table.requested.of(row),
+            "limits": table.limited.of(row),
+            "pods": int(table.pods[row]),
+            "recent": [{"pod": key, "assigned": at} for key, _, at in table.recent.of(row)],
+            "reserved": reserved,
+            "estimates": {each.name: each.estimates(row) for _, each in made if isinstance(each, Estimating)},
+        }
+
+
+def _measured(columns: Columns | None, column: int, *, now: float) -> dict[str, Any]:
+    """Of the node in this column (-1: none) `load` by metric and operator; and as `windows` by metric the age of its
+    newest sample, and by operator how many seconds the number covers, 0 for the newest reading."""
+    load: dict[str, dict[str, Any]] = {}
+    windows: dict[str, dict[str, Any]] = {}
+    if columns is not None and column >= 0:
+        for (metric, operator), values in sorted(columns.values.items()):
+            if np.isnan(values[column]):
+                continue
+            load.setdefault(metric, {})[operator.value] = plain(values[column])
+            sampled = plain(columns.sampled[metric][column]) if metric in columns.sampled else None
+            of_metric = windows.setdefault(
+                metric, {"age_s": None if sampled is None else now - sampled, "covers_s": {}}
+            )
+            of_metric["covers_s"][operator.value] = plain(columns.rollup[(metric, operator)][column])
+    return {"load": load, "windows": windows}
+
+
+def _told_score(each: PluginSettings, scores: Scores, i: int) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "point": "score",
+        "weight": each.weight,
+        "score": plain(scores.values[i]),
+        "inputs": plain_map(scores.inputs),
+        "steps": {name: plain(array[i]) for name, array in scores.steps.items()},
+        "reason": scores.reason(i),
+    }
+
+
+def _told_verdict(each: PluginSettings, verdicts: Verdicts, i: int) -> dict[str, Any]:
+    code = int(verdicts.codes[i])
+    return {
+        "name": each.name,
+        "point": "filter",
+        "passes": code == 0,
+        "inputs": plain_map(verdicts.inputs),
+        "steps": {name: plain(array[i]) for name, array in verdicts.steps.items()},
+        "reason": verdicts.reasons[code] or "passes",
+    }
+
+
+def _pod_of(args: wire.ExtenderArgs) -> Pod:
+    assert args.pod is not None  # read_args refuses the others
+    return args.pod
+
+
+def _info(args: wire.ExtenderArgs) -> PodInfo:
+    try:
+        return pod_info(_pod_of(args))
+    except ValueError as error:
+        _refuse(f"the pod's resources cannot be read: {error}", hint='quantities are like "500m", "2" and "4Gi"')
+
+
+async def _pasted(request: web.Request) -> PodInfo:
+    """The pod of a manifest in the body. Raises ApiError."""
+    text = await read_at_most(request.content, MOST_MANIFEST)
+    if text is None:
+        raise ApiError(413, "too_large", f"more than {MOST_MANIFEST >> 10} KiB", "one pod is enough")
+    try:
+        pod = await asyncio.to_thread(read_pasted_pod, text)
+        return pod_info(_pod_of(wire.read_args(msgspec.json.encode({"Pod": pod}))))
+    except (ValueError, TypeError) as error:  # TypeError: YAML knows values that JSON does not, as dates for keys
+        hint = f"one of {', '.join(WHERE)}, as YAML or JSON; docs/examples/pod.yaml is one"
+        raise ApiError(400, "bad_request", f"this is no pod: {error}", hint) from None
+
+
+def _limit_of(text: str | None) -> int:
+    if text is None:
+        return TOLD_BY_DEFAULT
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_TOLD):
+        raise ApiError(400, "bad_request", "limit must be a number of nodes", f"1 to {MOST_TOLD}")
+    return int(text)
+
+
+def _refuse(message: str, *, hint: str) -> NoReturn:
+    raise ApiError(400, "bad_request", message, hint)
+
+
+async def _unhurried(
+    items: Iterator[T], *, within: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> list[T]:
+    """All of them, some at once `within` a context, with a turn for others between."""
+    found: list[T] = []
+    while True:
+        with within():
+            some = list(islice(items, AT_ONCE))
+        found += some
+        if len(some) < AT_ONCE:
+            return found
+        await asyncio.sleep(0)
+
+
+async def _body(request: web.Request) -> bytes:
+    body = await read_at_most(request.content, MOST_BODY)
+    if body is None:
+        raise ApiError(413, "too_large", f"more than {MOST_BODY >> 20} MB", "set nodeCacheCapable: true")
+    return body
+
+
+def _may_bind(request: web.Request) -> bool:
+    """kube-scheduler can present no token: a client certificate that was verified, or a caller on this machine."""
+    return has_certificate(request) or is_loopback(request.remote or "")
+
+
+def _has_required(kind: type[msgspec.Struct]) -> bool:
+    fields: Iterable[Any] = msgspec.structs.fields(kind)
+    return any(field.required for field in fields)
+
+
+def _json(body: object) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(body), headers={hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
+    )

@@ -1,0 +1,266 @@
+"""The extender inside the watcher's service: who keeps its table, and from what.
+
+Nodes and pods come from the cluster (`cluster.Cluster`), load from the service beside it, without a request. Where no
+Kubernetes API can be had there are no nodes, and every answer says so by leaving scores at 0; nothing fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from scorers.cluster.informer import Cluster, KubernetesCluster
+from scorers.cluster.koordinator_classes import priority_class, qos_of
+from scorers.cluster.node_metrics import NodeMetricObject, PodKey, read_node_metric
+from scorers.cluster.pages import ClusterAnswers
+from scorers.cluster.table import Table
+from scorers.decisions.log import DecisionLog
+from scorers.decisions.pages import DecisionAnswers
+from scorers.extender.handlers import Extender
+from scorers.extender.telemetry import ShadowTelemetry
+from scorers.plugin_api.wire import ExtenderBindingArgs
+from scorers.profiles.profiles import ProfileSettings, read_profiles, shadow_of
+from scorers.profiles.ranking import Profile
+from scorers.shadow.mode import ShadowMode
+from scorers.shadow.pages import ShadowAnswers
+from watcher.client import InProcessClient, WatcherError
+from watcher.core.koordinator.report import PodClass
+from watcher.core.kubernetes.objects import Node, Pod
+from watcher.model import MetricType, Operator
+from watcher.platform.modules import Made, Serving
+from watcher.platform.settings.problems import Problem, SettingsError
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0  # for a new copy of the load; a look costs nothing while there is none
+TYPES = (MetricType.CPU, MetricType.MEMORY, MetricType.GPU)
+OPERATORS = (Operator.LATEST, Operator.AVG, Operator.STD)
+
+
+class Scheduling:
+    """The table with all that keeps it up, and the profiles over it. Without a `cluster` it is that of the settings."""
+
+    def __init__(self, scheduler: Mapping[str, Any], serving: Serving, *, cluster: Cluster | None = None) -> None:
+        profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd(), served=serving.windows)
+        if problems:
+            raise ValueError("; ".join(f"{each.key}: {each.message}" for each in problems))
+        for notice in notices:
+            log.warning("settings: %s", notice)
+        self.table = Table(windows=serving.windows)
+        self._serving = serving
+        self._cluster = cluster or KubernetesCluster(serving.settings)
+        self._profiles = {each.name: Profile(each, self.table) for each in profiles}
+        self._client = self._made_client()
+        self._follows_node_metrics = self.table.needs.node_metrics
+        self.decisions = DecisionLog(
+            serving.decisions, self.table, now=serving.now, window=lambda: serving.windows[-1].label
+        )
+        self.shadow = ShadowMode(self.table, self._profiles, shadow_of(scheduler), serving.decisions, now=serving.now)
+        self.extender = Extender(
+            self.table,
+            self._profiles,
+            now=serving.now,
+            bind=self._bind,
+            decisions=self.decisions,
+            shadow=self.shadow,
+        )
+        if self.shadow.names and not self.shadow.is_on:
+            log.warning('shadow mode is off: store.decisions = "0s" keeps nothing of what it sees')
+        self._prepared = True
+        self._blind = ""
+        self._podless = ""
+
+    def made(self) -> Made:
+        """What the service is to run of this."""
+        serving = self._serving
+        answers = DecisionAnswers(self.decisions, serving.decisions, now=serving.now, pod=self._cluster.pod)
+        shadows = ShadowAnswers(
+            self.shadow, serving.decisions, now=serving.now, window=lambda: serving.windows[-1].label
+        )
+        cluster = ClusterAnswers(self.table, now=serving.now, is_whole=self._cluster.is_whole)
+        routes = (*self.extender.routes(), *answers.routes(), *shadows.routes(), *cluster.routes())
+        telemetry = (self.extender.telemetry, ShadowTelemetry(self.shadow))
+        return Made(routes, (self.life,), telemetry, renew=self.renew, pod_classes=self.pod_classes)
+
+    def _made_client(self) -> InProcessClient:
+        serving, needs = self._serving, self.table.needs
+        return InProcessClient(
+            lambda: serving.published,
+            window=serving.windows[-1],
+            types=TYPES,
+            operators=OPERATORS,
+            pods=serving if needs.pods else None,
+            measure=serving.measure if needs.usages else None,
+            max_staleness=serving.max_staleness,
+            interval=LOOK_EVERY_S,
+            monotonic=serving.monotonic,
+        )
+
+    # --- settings that are read again --------------------------------------------------------------------------------
+
+    def renew(self, scheduler: Mapping[str, Any]) -> Callable[[], None]:
+        """Look at profiles that are to take the place of these; what comes back puts them there. Raises SettingsError
+        with all that is wrong with them, and changes nothing."""
+        profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd())
+        if problems:
+            raise SettingsError(problems)
+        trial = Table()
+        for each in profiles:
+            try:
+                Profile(each, trial)
+            except ValueError as error:
+                cure = "docs/scheduling.md has the arguments of plug-ins"
+                raise SettingsError([Problem(f"scheduler.{each.name}", str(error), cure)]) from error
+        if trial.needs.node_metrics and not self._follows_node_metrics:
+            told = 'nodeMetricSource "cluster" was not there at the start, so NodeMetrics are not followed'
+            raise SettingsError([Problem("scheduler", told, "restart load-watcher with these settings")])
+        return partial(self._put_in_place, profiles, notices, shadow_of(scheduler))
+
+    def _put_in_place(self, profiles: Sequence[ProfileSettings], notices: Sequence[str], shadow: Sequence[str]) -> None:
+        """At once, so that no request sees half of it. Where sums over all pods are among what is new, that takes as
+        long as counting them."""
+        for notice in notices:
+            log.warning("settings: %s", notice)
+        served = self._serving.windows
+        old = dict(self._profiles) if served == self.table.windows else {}
+        gone = list(self._profiles.values())
+        self.table.windows = tuple(served)
+        new = {each.name: Profile(each, self.table, before=old.get(each.name)) for each in profiles}
+        for profile in gone:
+            profile.close(but=new.get(profile.settings.name))
+        self._profiles.clear()
+        self._profiles.update(new)
+        self.shadow.names = tuple(shadow)
+        self._client = self._made_client()
+        self._prepared = False
+
+    def pod_classes(self) -> Mapping[PodKey, PodClass]:
+        """Koordinator's classes of the pods that are on nodes, by namespace and name. May be called from any thread."""
+        pods = (each.pod for each in self.table.all_assigned())
+        return {(pod.metadata.namespace, pod.metadata.name): PodClass(priority_class(pod), qos_of(pod)) for pod in pods}
+
+    @asynccontextmanager
+    async def life(self, _app: web.Application) -> AsyncIterator[None]:
+        """From the start of the service to its end."""
+        await self._cluster.start(
+            on_node=self._node_changed,
+            on_pod=self._pod_changed,
+            on_node_metric=self._node_metric_changed if self.table.needs.node_metrics else None,
+        )
+        following = [
+            asyncio.create_task(self._follow(), name="scheduling-load"),
+            asyncio.create_task(self.decisions.store_on(), name="scheduling-decisions"),
+            asyncio.create_task(self.shadow.run(), name="scheduling-shadow"),
+        ]
+        try:
+            yield
+        finally:
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+            await self._client.close()
+            await self._cluster.close()
+            await self.decisions.flush()
+            self.shadow.flush()
+
+    # --- what keeps the table up -------------------------------------------------------------------------------------
+
+    def _node_changed(self, name: str, _old: Node | None, new: Node | None) -> None:
+        self.shadow.node_changed(name, new)
+        self.table.set_node(name, new)
+
+    def _pod_changed(self, _name: str, old: Pod | None, new: Pod | None) -> None:
+        self.decisions.pod_changed(old, new)
+        self.shadow.pod_changed(old, new)
+        self.table.set_pod(old, new, now=self._serving.now())
+
+    def _node_metric_changed(self, name: str, _old: NodeMetricObject | None, new: NodeMetricObject | None) -> None:
+        try:
+            self.table.set_node_metric(name, None if new is None else read_node_metric(new))
+        except ValueError as error:
+            log.warning("the NodeMetric of node %s is passed over: %s", name, error)
+            self.table.set_node_metric(name, None)
+
+    async def _follow(self) -> None:
+        """Take over each new copy of the load, and of what pods use where a plug-in needs it. Nothing that goes wrong
+        ends this: pods would be placed by old load."""
+        while True:
+            try:
+                await self._take_load()
+                if self.table.needs.pods:
+                    await self._take_pods()
+                self.extender.telemetry.look(now=self._serving.now())
+            except Exception:
+                log.exception("the scheduling plug-ins could not take over the load")
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _take_load(self) -> None:
+        try:
+            columns = await self._client.refresh()
+        except WatcherError as error:
+            if self.table.load.columns is not None:
+                self.table.set_load(None, now=self._serving.now())
+            self._tell_blind(str(error))
+            return
+        self._tell_blind("")
+        if columns is not self.table.load.columns:
+            self.table.set_load(columns, now=self._serving.now())
+            self._prepared = False
+        if not self._prepared:
+            self._prepared = True
+            for profile in tuple(self._profiles.values()):
+                for _ in profile.prepare():
+                    await asyncio.sleep(0)
+        now = self._serving.now()
+        self.table.expire_load(before=now - self._serving.max_staleness)
+        self.table.expire(now)
+
+    async def _take_pods(self) -> None:
+        try:
+            pods = await self._client.refresh_pods()
+        except WatcherError as error:
+            if self.table.pod_usage is not None:
+                self.table.set_pod_usage(None)
+            if not self._podless:
+                log.warning("the scheduling plug-ins do not know what pods use: %s; %s", error, error.hint)
+            self._podless = str(error)
+            return
+        if self._podless:
+            log.info("the scheduling plug-ins know what pods use")
+            self._podless = ""
+        if pods is not self.table.pod_usage:
+            self.table.set_pod_usage(pods)
+
+    def _tell_blind(self, why: str) -> None:
+        """One line when the load goes, and one when it is back."""
+        if why and not self._blind:
+            log.warning("the scheduling plug-ins have no load to go by: %s", why)
+        elif self._blind and not why:
+            log.info("the scheduling plug-ins have load again")
+        self._blind = why
+
+    # --- bind --------------------------------------------------------------------------------------------------------
+
+    async def _bind(self, args: ExtenderBindingArgs) -> Pod | None:
+        """Through the cluster."""
+        key = f"{args.namespace}/{args.name}"
+        await self._cluster.bind(key, node=args.node, uid=args.uid)
+        pod = self._cluster.pod(key)
+        return pod if pod is not None and pod.metadata.uid == args.uid else None
+
+
+class SchedulerPart:
+    """The part of the settings' section [scheduler]."""
+
+    section = "scheduler"
+
+    def make(self, table: Mapping[str, Any], serving: Serving) -> Made:
+        """Routes and life of the extender."""
+        return Scheduling(table, serving).made()

@@ -1,0 +1,190 @@
+"""The arguments of LoadAwareScheduling: upstream's names, defaults and rules (reference/koordinator.md, 1), and some of
+ours.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Literal
+
+import msgspec
+
+from scorers.cluster.node_metrics import Aggregation
+from scorers.cluster.resources import CPU, MEMORY
+from scorers.plugin_api.arguments import Arguments
+from scorers.plugins.koordinator.estimator import DEFAULT, ESTIMATORS, OWNER_HISTORY
+from scorers.plugins.koordinator.workload_usage import OwnerHistoryArgs
+from watcher.core.kubernetes.times import read_duration
+from watcher.model import Window
+
+Source = Literal["windows", "windowsAndPods", "cluster"]
+MEASURED = (CPU, MEMORY)
+"""What our windows measure in a unit that nodes have."""
+
+DEFAULT_THRESHOLDS = {CPU: 65, MEMORY: 95}
+DEFAULT_FACTORS = {CPU: 85, MEMORY: 70}
+DEFAULT_WEIGHTS = {CPU: 1, MEMORY: 1}
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class AggregatedArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Percentiles in the place of means. Filtering takes them where there are thresholds and a type, scoring where
+    there is a type; durations are Go's ("5m"), left out for the longest window."""
+
+    usage_thresholds: dict[str, int] = {}
+    usage_aggregation_type: Aggregation | Literal[""] = ""
+    usage_aggregated_duration: str = ""
+    score_aggregation_type: Aggregation | Literal[""] = ""
+    score_aggregated_duration: str = ""
+
+
+class LoadAwareSchedulingArgs(
+    Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, dict=True
+):
+    """Thresholds and factors in percent. Ours are: `nodeMetricSource`, the windows of this watcher, these and what it
+    knows of pods, or the cluster's NodeMetric objects; `reportIntervalSeconds`, how long it takes until windows contain
+    a pod, which the collect policy says where it is left out; `comparison`, whether a node at the threshold passes
+    ("gt", as upstream since 1.6) or not ("ge", as its document says); the `estimator` "ownerHistoryEstimator" with
+    `ownerHistory`, by what pods of the same workload use. Percentiles are koordlet's, and any window of the watcher is
+    a duration for them."""
+
+    filter_expired_node_metrics: bool = True
+    node_metric_expiration_seconds: Positive = 180
+    enable_schedule_when_node_metrics_expired: bool = False
+    resource_weights: dict[str, int] = msgspec.field(default_factory=dict)
+    dominant_resource_weight: int = 0
+    usage_thresholds: dict[str, int] = msgspec.field(default_factory=lambda: dict(DEFAULT_THRESHOLDS))
+    prod_usage_thresholds: dict[str, int] = msgspec.field(default_factory=dict)
+    prod_usage_include_sys: bool = False
+    score_according_prod_usage: bool = False
+    estimator: str = ""
+    estimated_scaling_factors: dict[str, int] = msgspec.field(default_factory=lambda: dict(DEFAULT_FACTORS))
+    estimated_seconds_after_pod_scheduled: NotNegative | None = None
+    estimated_seconds_after_initialized: NotNegative | None = None
+    allow_customize_estimation: bool = False
+    aggregated: AggregatedArgs | None = None
+    supported_resources: tuple[str, ...] = ()
+    node_metric_source: Source = "windows"
+    report_interval_seconds: Positive | None = None
+    comparison: Literal["gt", "ge"] = "gt"
+    owner_history: OwnerHistoryArgs | None = None
+
+    @cached_property
+    def thresholds(self) -> Mapping[str, int]:
+        """Percent by resource; upstream's where none are given."""
+        return self.usage_thresholds or DEFAULT_THRESHOLDS
+
+    @cached_property
+    def factors(self) -> Mapping[str, int]:
+        """Percent by resource; cpu and memory always have one."""
+        return {**DEFAULT_FACTORS, **self.estimated_scaling_factors}
+
+    @cached_property
+    def weights(self) -> Mapping[str, int]:
+        """Weights of the score; upstream's where neither they nor one of the dominant resource are given."""
+        return self.resource_weights or ({} if self.dominant_resource_weight else DEFAULT_WEIGHTS)
+
+    @cached_property
+    def resources(self) -> tuple[str, ...]:
+        """All that is looked at, sorted."""
+        named = (self.thresholds, self.prod_usage_thresholds, self.aggregation.usage_thresholds, self.weights)
+        return tuple(
+            sorted({*MEASURED, *(each for part in named for each in part), *self.factors, *self.supported_resources})
+        )
+
+    @cached_property
+    def aggregation(self) -> AggregatedArgs:
+        """What is aggregated; empty where nothing is."""
+        return self.aggregated or AggregatedArgs()
+
+    @cached_property
+    def history(self) -> OwnerHistoryArgs:
+        """How the estimator by owners goes about it; our defaults where nothing is given."""
+        return self.owner_history or OwnerHistoryArgs()
+
+    def problems(self) -> list[str]:
+        """What upstream refuses, thresholds of prod pods beyond 0 to 100, and what the source cannot tell."""
+        found = [
+            *_within("usageThresholds", self.usage_thresholds, 0),
+            *_within("prodUsageThresholds", self.prod_usage_thresholds, 0),
+            *_within("aggregated.usageThresholds", self.aggregation.usage_thresholds, 0),
+            *_within("resourceWeights", self.resource_weights, 1),
+            *_within("estimatedScalingFactors", self.estimated_scaling_factors, 1),
+            *_within("dominantResourceWeight", {"": self.dominant_resource_weight}, 0),
+        ]
+        found += [
+            f"estimatedScalingFactors.{name}: is missing, and resourceWeights has {name}"
+            for name in self.resource_weights
+            if name not in self.factors
+        ]
+        for name in ("usage_aggregated_duration", "score_aggregated_duration"):
+            text = getattr(self.aggregation, name)
+            if text and read_duration(text) is None:
+                found.append(f'aggregated.{_camel(name)}: must be a duration like "5m", not negative (given: {text!r})')
+        if self.estimator and self.estimator not in ESTIMATORS:
+            near = difflib.get_close_matches(self.estimator, ESTIMATORS, n=1)
+            told = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(ESTIMATORS))}"
+            found.append(f"estimator: there is no {self.estimator!r}; {told}")
+        if self.owner_history is not None and self.estimator != OWNER_HISTORY:
+            named = self.estimator or DEFAULT
+            found.append(f'ownerHistory: {named} does not look at it; set estimator to "{OWNER_HISTORY}"')
+        return [*found, *self._not_measured()]
+
+    def unserved(self, windows: Sequence[Window]) -> list[str]:
+        """Durations that are no window of the watcher, where these are the source."""
+        if self.node_metric_source == "cluster":
+            return []
+        return [
+            f"aggregated.{_camel(name)}: {unserved(text, windows)}"
+            for name in ("usage_aggregated_duration", "score_aggregated_duration")
+            if (text := getattr(self.aggregation, name)) and not is_served(text, windows)
+        ]
+
+    def _not_measured(self) -> Iterable[str]:
+        """Arguments that the source of metrics has no numbers for."""
+        if self.node_metric_source == "cluster":
+            return
+        if self.node_metric_source == "windows":
+            for name in ("prod_usage_thresholds", "score_according_prod_usage", "prod_usage_include_sys"):
+                if getattr(self, name):
+                    yield (
+                        f"{_camel(name)}: needs what each pod uses, which windows of nodes do not have; "
+                        'set nodeMetricSource to "windowsAndPods" or "cluster"'
+                    )
+            if self.estimator == OWNER_HISTORY:
+                yield (
+                    f"estimator: {OWNER_HISTORY} needs what each pod uses, which windows of nodes do not have; "
+                    'set nodeMetricSource to "windowsAndPods" or "cluster"'
+                )
+        beyond = [each for each in self.resources if each not in MEASURED]
+        if beyond:
+            names = ", ".join(beyond)
+            yield f'{names}: our windows measure cpu and memory alone; set nodeMetricSource to "cluster"'
+
+
+def is_served(duration: str, windows: Sequence[Window]) -> bool:
+    """Whether a Go duration is one of the windows; 0 stands for the longest of them."""
+    return read_duration(duration) in {0.0, *(float(window.seconds) for window in windows)}
+
+
+def unserved(duration: str, windows: Sequence[Window]) -> str:
+    """What to say of one that is not."""
+    there = ", ".join(window.label for window in windows)
+    return f"{duration[:40]!r} is not served; there are {there}, and refresh.windows can have more"
+
+
+def _within(path: str, values: Mapping[str, int], lowest: int) -> Iterable[str]:
+    for name, value in values.items():
+        if not lowest <= value <= 100:
+            yield f"{path}{'.' if name else ''}{name}: must be {lowest} to 100 (given: {value})"
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

@@ -1,0 +1,172 @@
+"""What measurements of nodes do not contain yet: pods on them that count as their estimate (reference/koordinator.md,
+3.3 and 3.4).
+
+With the estimate e of a pod, its measured usage u, the time s at which it was assigned, the measurement's time U and
+report interval I, and a time D until which it is to count as its estimate, a pod is estimated where
+
+    u is not known, or U - I < s, or D > U
+
+and then adds max(0, e - u) to its node. Where nobody measures pods, the first of these says nothing: what has run for
+an interval is in the usage of its node. Pods of the class koord-prod are added up once more by themselves; those that
+are not reported as such count as their estimate there.
+
+Each pod's part is computed when it, or the measurement, changed, and taken away again by the same numbers.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from scorers.cluster.node_metrics import MetricColumns, PodKey
+from scorers.cluster.resources import Amounts
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+ScalarT = TypeVar("ScalarT", bound=np.generic)
+
+DELTA, PROD_USAGE, PROD_DELTA, ESTIMATED = range(4)
+"""What is added up: beyond the node's usage; the usage of prod pods; beyond that; all estimates in full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pod on a node. `at` is s, `until` D (None: there is none)."""
+
+    pod: PodKey
+    row: int
+    estimate: Amounts
+    prod: bool
+    at: float
+    until: float | None
+
+
+class AssignedPods:
+    """The sums of all rows, [4, resources, rows], kept up pod by pod."""
+
+    def __init__(self, resources: Sequence[str], metrics: MetricColumns) -> None:
+        self._resources = tuple(resources)
+        self._metrics = metrics
+        self._slot: dict[str, int] = {}
+        self._on_row: dict[int, set[int]] = {}
+        self._free: list[int] = []
+        self._changed: set[int] = set()
+        self._pods: list[PodKey] = []
+        shape = (4, len(self._resources))
+        self._sums: I64 = np.zeros((*shape, 0), dtype=np.int64)
+        self._parts: I64 = np.zeros((*shape, 0), dtype=np.int64)
+        self._estimate: I64 = np.zeros((len(self._resources), 0), dtype=np.int64)
+        self._row: I64 = np.zeros(0, dtype=np.int64)
+        self._prod: Bool = np.zeros(0, dtype=np.bool_)
+        self._at: F64 = np.zeros(0)
+        self._until: F64 = np.zeros(0)
+
+    def reserve(self, rows: int) -> None:
+        """There are so many rows now."""
+        self._sums = _widened(self._sums, rows)
+
+    def add(self, key: str, each: Candidate) -> None:
+        """A pod came to a node."""
+        slot = self._free.pop() if self._free else self._new_slot()
+        self._slot[key], self._pods[slot] = slot, each.pod
+        self._estimate[:, slot] = [each.estimate.get(name, 0) for name in self._resources]
+        self._row[slot], self._prod[slot], self._at[slot] = each.row, each.prod, each.at
+        self._until[slot] = -np.inf if each.until is None else each.until
+        self._on_row.setdefault(each.row, set()).add(slot)
+        self._changed.add(slot)
+
+    def remove(self, key: str) -> None:
+        """A pod went, if it was here."""
+        slot = self._slot.pop(key, None)
+        if slot is None:
+            return
+        row = int(self._row[slot])
+        self._sums[:, :, row] -= self._parts[:, :, slot]
+        self._parts[:, :, slot] = 0
+        self._changed.discard(slot)
+        self._on_row[row].discard(slot)
+        self._free.append(slot)
+
+    def measured(self, row: int) -> None:
+        """The measurement of a node changed."""
+        slots = self._on_row.get(row, set())
+        self._sums[:, :, row] = 0
+        self._parts[:, :, list(slots)] = 0
+        self._changed |= slots
+
+    def all_measured(self) -> None:
+        """All measurements changed."""
+        self._sums[:] = 0
+        self._parts[:] = 0
+        self._changed = set(self._slot.values())
+        self.settle()
+
+    def sums(self, which: int, rows: I64) -> I64:
+        """One of the four, [resources, n]."""
+        self.settle()
+        return np.take(self._sums[which], rows, axis=1)
+
+    def count(self, row: int) -> int:
+        """How many pods are on a node."""
+        return len(self._on_row.get(row, ()))
+
+    def adding(self, which: int, row: int) -> list[str]:
+        """The pods that add something to one of the four, sorted."""
+        self.settle()
+        slots = [slot for slot in self._on_row.get(row, ()) if self._parts[which, :, slot].any()]
+        return sorted("/".join(self._pods[slot]) for slot in slots)
+
+    def settle(self) -> None:
+        """Add the parts of the pods that changed."""
+        if not self._changed:
+            return
+        slots = np.fromiter(self._changed, dtype=np.int64, count=len(self._changed))
+        self._changed.clear()
+        slots = slots[np.argsort(self._row[slots], kind="stable")]
+        rows = self._row[slots]
+        parts = self._parts[:, :, slots] = self._parts_of(slots, rows)
+        starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1]))
+        self._sums[:, :, rows[starts]] += np.add.reduceat(parts, starts, axis=2)
+
+    def _parts_of(self, slots: I64, rows: I64) -> I64:
+        metrics = self._metrics
+        prod, estimate = self._prod[slots], self._estimate[:, slots]
+        read = metrics.readings(rows, [self._pods[slot] for slot in slots.tolist()], prod, self._at[slots])
+        updated = np.nan_to_num(metrics.updated[rows], nan=-np.inf)
+        young = updated - metrics.interval[rows] < self._at[slots]
+        estimated = young | (self._until[slots] > updated)
+        if metrics.pods_known:
+            estimated |= ~read.there
+        active = prod & read.prod
+        parts = np.zeros((4, *estimate.shape), dtype=np.int64)
+        parts[DELTA] = np.where(estimated, np.maximum(estimate - read.used, 0), 0)
+        parts[PROD_USAGE] = np.where(active, read.used, 0)
+        beyond = np.maximum(estimate - parts[PROD_USAGE], 0)
+        parts[PROD_DELTA] = np.where(prod & (estimated | (read.there & ~active)), beyond, 0)
+        parts[ESTIMATED] = estimate
+        return parts
+
+    def _new_slot(self) -> int:
+        slot = len(self._pods)
+        self._pods.append(("", ""))
+        if slot >= len(self._row):
+            size = max(16, 2 * slot)
+            self._parts, self._estimate = _widened(self._parts, size), _widened(self._estimate, size)
+            self._row, self._prod = _widened(self._row, size), _widened(self._prod, size)
+            self._at, self._until = _widened(self._at, size), _widened(self._until, size)
+        return slot
+
+
+def _widened(array: npt.NDArray[ScalarT], size: int) -> npt.NDArray[ScalarT]:
+    """With room for so many in the last dimension, and some more."""
+    more = size + size // 4 - array.shape[-1]
+    if size <= array.shape[-1]:
+        return array
+    return np.concatenate([array, np.zeros((*array.shape[:-1], more), dtype=array.dtype)], axis=-1)

@@ -1,0 +1,152 @@
+"""What the pods of a workload were measured to use lately, so that its next pod can be estimated by them.
+
+A workload is the controller of a pod: its StatefulSet, DaemonSet, Job, … A Deployment owns its pods through a
+ReplicaSet for each version, DEPLOYMENT-HASH, and pods carry the same hash as the label pod-template-hash; without it,
+the name is that of the Deployment. So a new version of a Deployment begins with what the one before used.
+
+All readings that are there of a workload's pods, one a minute each, are taken together, and of them a percentile as
+koordlet takes it. That is computed when somebody asks, over the pods of this one workload, and kept until one of its
+pods that was measured comes or goes, or new readings come: an event costs the same in any cluster.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from scorers.cluster.node_metrics import PodKey
+from scorers.cluster.resources import CPU, MEMORY
+from watcher.client import Pods
+from watcher.core.koordinator.report import percentile
+from watcher.core.kubernetes.objects import Pod
+
+TEMPLATE_HASH = "pod-template-hash"
+MEASURED = (CPU, MEMORY)
+MILLI = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Who controls pods."""
+
+    namespace: str
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def workload_of(pod: Pod) -> Workload | None:
+    """None for a pod that nobody controls."""
+    for owner in pod.metadata.owner_references:
+        if owner.controller:
+            break
+    else:
+        return None
+    kind, name = owner.kind, owner.name
+    of_version = f"-{pod.metadata.labels.get(TEMPLATE_HASH, '')}"
+    if kind == "ReplicaSet" and of_version != "-" and name.endswith(of_version):
+        kind, name = "Deployment", name.removesuffix(of_version)
+    return Workload(pod.metadata.namespace, kind, name)
+
+
+class OwnerHistoryArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Which percentile is taken, and of how many pods and readings there must be some."""
+
+    percentile: Annotated[int, msgspec.Meta(ge=1, le=100)] = 95
+    min_pods: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    min_readings: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of one resource: the percentile, millicores or bytes, of so many readings of so many pods; of none it is 0."""
+
+    amount: int
+    readings: int
+    pods: int
+
+    def __str__(self) -> str:
+        readings = "1 reading" if self.readings == 1 else f"{self.readings} readings"
+        return f"{readings} of {'1 pod' if self.pods == 1 else f'{self.pods} pods'}"
+
+
+NONE = dict.fromkeys(MEASURED, Usage(0, 0, 0))
+
+
+class WorkloadUsage:
+    """The pods of all workloads, kept up pod by pod, and what they used."""
+
+    def __init__(self, percent: int) -> None:
+        self._share = percent / 100.0
+        self._pods: Pods | None = None
+        self._of_key: dict[str, tuple[Workload, PodKey]] = {}
+        self._members: dict[Workload, dict[str, PodKey]] = {}
+        self._known: dict[Workload, dict[str, Usage]] = {}
+
+    @property
+    def measured(self) -> bool:
+        """Whether there are readings of any pods."""
+        return self._pods is not None
+
+    def add(self, key: str, pod: Pod) -> None:
+        """A pod is there; `key` tells it from the one of the same name before."""
+        workload = workload_of(pod)
+        if workload is None:
+            return
+        name = (pod.metadata.namespace, pod.metadata.name)
+        self._of_key[key] = workload, name
+        self._members.setdefault(workload, {})[key] = name
+        self._forget(workload, name)
+
+    def remove(self, key: str) -> None:
+        """A pod went, if it was here."""
+        if (found := self._of_key.pop(key, None)) is None:
+            return
+        workload, name = found
+        members = self._members[workload]
+        del members[key]
+        self._forget(workload, name)
+        if not members:
+            del self._members[workload]
+            self._known.pop(workload, None)
+
+    def take(self, pods: Pods | None) -> None:
+        """There are new readings, or none any more."""
+        pods = None if pods is None or pods.recent is None else pods
+        if pods is not self._pods:
+            self._pods = pods
+            self._known.clear()
+
+    def of(self, workload: Workload) -> dict[str, Usage]:
+        """By resource."""
+        if workload not in self._members:
+            return NONE  # and anybody may ask for any name: nothing is kept of it
+        if workload not in self._known:
+            self._known[workload] = self._computed(workload)
+        return self._known[workload]
+
+    def _forget(self, workload: Workload, name: PodKey) -> None:
+        if self._pods is not None and name in self._pods.row:
+            self._known.pop(workload, None)
+
+    def _computed(self, workload: Workload) -> dict[str, Usage]:
+        pods = self._pods
+        names = set(self._members[workload].values())
+        rows = [] if pods is None else sorted(pods.row[name] for name in names if name in pods.row)
+        if pods is None or pods.recent is None or not rows:
+            return NONE
+        found = {}
+        for resource, recent, unit in zip(MEASURED, pods.recent, (MILLI, 1.0), strict=True):
+            readings = recent[:, rows]
+            known = ~np.isnan(readings)
+            count = int(known.sum())
+            amount = float(percentile(readings[known].reshape(-1, 1), self._share)[0]) * unit if count else 0.0
+            found[resource] = Usage(round(amount), count, int(known.any(axis=0).sum()))
+        return found

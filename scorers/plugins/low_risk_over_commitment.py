@@ -1,0 +1,217 @@
+"""LowRiskOverCommitment: prefer nodes where bursting pods are least likely to get in each other's way
+(reference/trimaran.md, 6).
+
+For CPU and memory two risks, 0 to 1. With the sums of requests and limits (limits raised to requests, requests cut at
+what is allocatable) of the pods of a node and of the pod, and the `capacity`, which is allocatable:
+
+    limit risk = (limits - capacity) / (limits - requests)        where limits > capacity, else 0
+    load risk  = 1 - P(load <= t)                                 t = requests without the pod / capacity
+
+where the load is taken to follow the beta distribution that has its measured mean and deviation. Where the limits
+without the pod are below the capacity, the load cannot go beyond them: P is divided by P(load <= limits / capacity).
+
+    risk = w * limit risk + (1 - w) * load risk                   w = riskLimitWeights of the resource
+    score = 100 * (1 - the higher risk of the two), rounded half away from zero
+
+A rate over five minutes hides deviations, so what its source has smoothed is multiplied by the root of
+`smoothingWindowSize`; what it has not is taken as it is (upstream multiplies always).
+
+A pod without requests and limits scores 0 everywhere, and so does a node without metrics. A load that is not known of a
+node has the highest load risk that any of the nodes asked about has by it (upstream: none), and none where most of
+them lack it. Where most lack both, the limit risk alone decides.
+
+The load risk does not depend on the pod, so it is kept, and computed anew only for a node where something changed: for
+all of them after each copy of the load, before a pod asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from scorers.cluster.pods import PodInfo
+from scorers.cluster.resources import CPU, MEMORY
+from scorers.cluster.statistics import LOADS, mu_sigma
+from scorers.cluster.table import Table
+from scorers.plugin_api.arguments import Arguments
+from scorers.plugin_api.framework import Scores, comparable, decides, round_half_away
+from scorers.plugins import beta
+from watcher.model import Operator
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+RESOURCES = (CPU, MEMORY)
+LIMITS = "limits"
+DEFAULT_WEIGHT = 0.5
+PREPARED_AT_ONCE = 500  # nodes; some milliseconds
+STEADY = 1e-9  # a deviation below this share is none: its distribution would be a step
+MOST_OF_VARIANCE = 0.99  # of what no distribution on 0..1 reaches
+
+
+class LowRiskOverCommitmentArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """`smoothingWindowSize` is how many scrapes a rate of the source covers; `riskLimitWeights` by resource, 0 to 1,
+    0.5 for what is not given."""
+
+    smoothing_window_size: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 5
+    risk_limit_weights: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)]] = msgspec.field(default_factory=dict)
+
+    def problems(self) -> list[str]:
+        """Weights of resources that are not looked at."""
+        unknown = sorted(set(self.risk_limit_weights) - set(RESOURCES))
+        return [f"riskLimitWeights.{name}: only cpu and memory have weights" for name in unknown]
+
+
+def limit_risk(requests: F64, limits: F64, capacity: F64) -> F64:
+    """How much of what may be used beyond the requests is not there; [n], 0 to 1."""
+    over = limits > capacity
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(over, np.clip((limits - capacity) / (limits - requests), 0.0, 1.0), 0.0)
+
+
+def load_risk(mu: F64, sigma: F64, requests: F64, limits: F64, capacity: F64) -> F64:
+    """1 - P(load <= requests / capacity) [n], given that the load stays below the limits. `mu` and `sigma` are shares;
+    `sigma` is already that of what is not smoothed. NaN, a load that is not known, has no risk."""
+    there = capacity > 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        threshold = np.where(there, np.clip(requests / capacity, 0.0, 1.0), 0.0)
+        highest = np.where(there, limits / capacity, 0.0)
+    sigma = np.minimum(sigma, np.sqrt(beta.max_variance(mu) * MOST_OF_VARIANCE))
+    fixed = (mu == 0.0) | (sigma < STEADY)
+    alpha, other = beta.matching(mu, sigma**2)
+    known = ~fixed & ~np.isnan(alpha)
+    below = np.where(fixed, np.where(mu <= threshold, 1.0, 0.0), 0.0)
+    below = np.where(mu == 0.0, 1.0, below)
+    below[known] = beta.cdf(threshold[known], alpha[known], other[known])
+    bounded = (limits < capacity) & (requests <= limits)
+    share = known & bounded & (highest > 0.0)
+    most = np.zeros(len(mu))
+    most[share] = beta.cdf(highest[share], alpha[share], other[share])
+    divisible = share & (most > 0.0)
+    below[divisible] = np.clip(below[divisible] / most[divisible], 0.0, 1.0)
+    below = np.where(bounded & (highest == 0.0), 1.0, below)
+    return np.where(np.isnan(mu), 0.0, 1.0 - np.nan_to_num(below, nan=0.0))
+
+
+@dataclass(slots=True)
+class _Known:
+    """The load risk of all rows, and from what it was computed, one row each of `inputs`."""
+
+    inputs: F64
+    risk: F64
+
+
+class LowRiskOverCommitment:
+    """See above."""
+
+    name = "LowRiskOverCommitment"
+    arguments = LowRiskOverCommitmentArgs
+
+    def __init__(self, arguments: LowRiskOverCommitmentArgs, table: Table, *, profile: str = "default") -> None:
+        self.args = arguments
+        self._known: dict[str, _Known] = {}
+
+    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
+        """One pass over the nodes for each resource."""
+        asked = [amounts.get(each, 0) for amounts in (pod.requests, pod.raised_limits) for each in RESOURCES]
+        if not any(asked):
+            why = "the pod has neither requests nor limits: 0 for every node"
+            return Scores(np.zeros(len(rows)), reason=lambda _: why)
+        steps: dict[str, F64] = {}
+        risks = [self._risk(pod, table, rows, resource, steps) for resource in RESOURCES]
+        blind = self._is_blind(table, rows, now=now)
+        values = round_half_away(100.0 * (1.0 - np.maximum(*risks)))
+        silent = np.full(len(rows), not blind)
+        for resource in RESOURCES:
+            silent &= np.isnan(table.load.average(LOADS[resource])[rows])
+        values = np.where(silent, 0.0, values)
+        inputs: dict[str, Any] = {
+            "smoothingWindowSize": self.args.smoothing_window_size,
+            "podRequests": {each: pod.requests.get(each, 0) for each in RESOURCES},
+            "podLimits": {each: pod.raised_limits.get(each, 0) for each in RESOURCES},
+            "smoothed": {each: self._is_smoothed(table, each) for each in RESOURCES},
+        }
+        if blind:
+            inputs["fallback"] = LIMITS
+
+        def reason(i: int) -> str:
+            if silent[i]:
+                return "no metrics of this node: 0"
+            worst = max(RESOURCES, key=lambda each: float(steps[f"{each} risk"][i]))
+            limit, load_ = float(steps[f"{worst} limit risk"][i]), float(steps[f"{worst} load risk"][i])
+            told = f"{worst} decides: limit risk {limit:.2f}, load risk {load_:.2f}: {values[i]:.0f}"
+            return f"most nodes have no metrics, limits alone count; {told}" if blind else told
+
+        return Scores(values, steps, inputs, reason)
+
+    def fallback(self, table: Table, *, now: float) -> str:
+        """Limits alone, where neither CPU nor memory is measured of most nodes."""
+        return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else LIMITS
+
+    def _is_blind(self, table: Table, rows: I64, *, now: float) -> bool:
+        fallback = self.fallback(table, now=now)
+        measured = (~np.isnan(table.load.average(LOADS[resource])[rows]) for resource in RESOURCES)
+        return not any(decides(known, fallback=fallback) for known in measured)
+
+    def _risk(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
+        capacity = table.allocatable.column(resource)[rows].astype(np.float64)
+        requests = np.minimum(table.requested.column(resource)[rows] + pod.requests.get(resource, 0), capacity)
+        limits = (table.limited.column(resource)[rows] + pod.raised_limits.get(resource, 0)).astype(np.float64)
+        of_limits = limit_risk(requests, limits, capacity)
+        unknown = np.isnan(table.load.average(LOADS[resource])[rows])
+        of_load = self._load_risk(table, resource)[rows]
+        of_load = np.nan_to_num(-comparable(np.where(unknown, np.nan, -of_load)), nan=0.0)
+        weight = self.args.risk_limit_weights.get(resource, DEFAULT_WEIGHT)
+        risk = np.clip(weight * of_limits + (1.0 - weight) * of_load, 0.0, 1.0)
+        steps |= {
+            f"{resource} requests, with the pod": requests,
+            f"{resource} limits, with the pod": limits,
+            f"{resource} limit risk": of_limits,
+            f"{resource} load risk": of_load,
+            f"{resource} risk": risk,
+        }
+        return risk
+
+    def prepare(self, table: Table) -> Iterator[None]:
+        """The load risk of all nodes, so many at a time: the distribution function takes its time, and after a new copy
+        of the load it is another one for each node."""
+        for resource in RESOURCES:
+            while self._renew(table, resource, most=PREPARED_AT_ONCE):
+                yield
+
+    def _load_risk(self, table: Table, resource: str) -> F64:
+        """Of all rows."""
+        self._renew(table, resource, most=len(table))
+        return self._known[resource].risk
+
+    def _renew(self, table: Table, resource: str, *, most: int) -> int:
+        """Compute the load risk of the rows where something changed, and of so many at most; returns of how many."""
+        capacity = table.allocatable.column(resource).astype(np.float64)
+        deviation = table.load.share(LOADS[resource], Operator.STD) * capacity
+        average = table.load.share(LOADS[resource]) * capacity
+        mu, sigma = mu_sigma(average, deviation, 0.0, capacity)
+        if self._is_smoothed(table, resource):
+            sigma = sigma * np.sqrt(self.args.smoothing_window_size)
+        requests = np.minimum(table.requested.column(resource), capacity)
+        inputs = np.stack([mu, sigma, requests, table.limited.column(resource), capacity], axis=1)
+        known = self._known.get(resource)
+        if known is None or len(known.risk) != len(inputs):
+            known = self._known[resource] = _Known(np.full(inputs.shape, -1.0), np.zeros(len(inputs)))
+        same = (inputs == known.inputs) | (np.isnan(inputs) & np.isnan(known.inputs))
+        changed = np.flatnonzero(~same.all(axis=1))[:most]
+        if len(changed):
+            known.inputs[changed] = inputs[changed]
+            known.risk[changed] = load_risk(*inputs[changed].T)
+        return len(changed)
+
+    def _is_smoothed(self, table: Table, resource: str) -> bool:
+        columns = table.load.columns
+        if columns is None:
+            return False
+        names = [name for name, kind in columns.types.items() if kind == LOADS[resource].value]
+        return any(columns.smoothing_s.get(name, 0.0) > 0.0 for name in names)

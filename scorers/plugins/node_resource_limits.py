@@ -1,0 +1,313 @@
+"""NodeResourceLimits: spread what pods may use at most, so that few nodes are promised more than they have (seed 003;
+reference/trimaran.md, 8).
+
+For each resource, with the limits of the pods of a node and of the pod,
+
+    raw = (capacity - limits) * 100 / capacity        below 0 where more is promised than there is
+
+then the mean of all resources by their weights, and over the nodes asked about
+
+    score = (raw - lowest) * 100 / (highest - lowest)
+
+in whole numbers, rounded toward zero, as Go divides. Where all are equal, all score 0.
+
+What the text leaves open is settled so: the same limit of a pod counts before and after it is placed, init containers,
+sidecars and overhead included; a container without a limit counts with `defaultLimits`, at least with its request, and
+where that is "allocatable" the pod counts as much as the node has; pods that have ended do not count; a resource that a
+node does not have is left out for that node, with its weight. `capacity` is allocatable times the ratio (percent) of
+the node's annotation node.koordinator.sh/limit-to-allocatable, else of `limitToAllocatableRatio`, else 100.
+
+With `filter` a node is rejected where the pod's limit does not fit into what is left of that capacity, and for good
+where it is more than all of it; pods of DaemonSets, and limits of zero, always fit.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from scorers.cluster.columns import AmountColumns
+from scorers.cluster.pods import PodInfo
+from scorers.cluster.resources import CPU, MEMORY, Amounts, amount, amounts
+from scorers.cluster.table import Table
+from scorers.plugin_api.arguments import Arguments
+from scorers.plugin_api.framework import Scores, Verdicts
+from watcher.core.kubernetes.objects import Container, Node, Pod, Quantity
+
+log = logging.getLogger(__name__)
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+ALLOCATABLE = "allocatable"
+RATIO_ANNOTATION = "node.koordinator.sh/limit-to-allocatable"
+LARGEST_RATIO = 100_000
+LARGEST = 1 << 56  # of capacities, and of what is left of them: beyond, one is as large as the other
+FURTHEST = 1 << 40  # of raw scores, in percent, either way: beyond, one node is as overbooked as the other
+
+
+class WeightedResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A resource, and how much it counts."""
+
+    name: str
+    weight: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
+
+
+class NodeResourceLimitsArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """`defaultLimits` by resource: a quantity, or "allocatable"; `limitToAllocatableRatio` by resource: a percentage as
+    number or as text, like "120%"."""
+
+    resources: Annotated[tuple[WeightedResource, ...], msgspec.Meta(min_length=1)] = (
+        WeightedResource(CPU),
+        WeightedResource(MEMORY),
+    )
+    default_limits: dict[str, Quantity] = msgspec.field(default_factory=lambda: {CPU: "100m", MEMORY: "200Mi"})
+    limit_to_allocatable_ratio: dict[str, int | str] = msgspec.field(default_factory=dict)
+    filter: bool = False
+
+    def problems(self) -> list[str]:
+        """Quantities and ratios that are none, resources named twice."""
+        names = [resource.name for resource in self.resources]
+        found = [f"resources: {name} stands there twice" for name in sorted(set(names)) if names.count(name) > 1]
+        for name, quantity in self.default_limits.items():
+            if quantity == ALLOCATABLE:
+                continue
+            try:
+                if amount(name, quantity) < 0:
+                    found.append(f"defaultLimits.{name}: must not be negative (given: {quantity!r})")
+            except ValueError as error:
+                found.append(f'defaultLimits.{name}: {error}, and not "{ALLOCATABLE}"')
+        for name, ratio in self.limit_to_allocatable_ratio.items():
+            try:
+                read_ratio(ratio)
+            except ValueError as error:
+                found.append(f"limitToAllocatableRatio.{name}: {error}")
+        return found
+
+
+def read_ratio(ratio: object) -> int:
+    """A percentage, from 120 or "120%" or "120". Raises ValueError for what is none."""
+    text = str(ratio).strip().removesuffix("%")
+    if isinstance(ratio, bool) or not (text.isascii() and text.isdigit()) or not 0 < int(text) <= LARGEST_RATIO:
+        raise ValueError(f'must be a percentage like 120 or "120%", above 0 (given: {ratio!r})')
+    return int(text)
+
+
+def scaled(allocatable: I64, ratio: I64) -> I64:
+    """allocatable * ratio / 100 [n], rounded down and cut to LARGEST; exact for amounts and ratios as they are read,
+    whose product alone would not fit 64 bits."""
+    whole, rest = np.divmod(allocatable, 100)
+    exact: I64 = np.minimum(whole * ratio + rest * ratio // 100, LARGEST)
+    return exact
+
+
+def raw_scores(limits: I64, capacity: I64) -> I64:
+    """(capacity - limits) * 100 / capacity [n], toward zero; 0 where there is no capacity. Capacities are LARGEST at
+    most."""
+    there = np.where(capacity > 0, capacity, 1)
+    left = np.clip(there - limits, -LARGEST, LARGEST)  # nonsense must not overflow
+    raw = _divided(left * 100, there)
+    return np.where(capacity > 0, np.clip(raw, -FURTHEST, FURTHEST), 0)
+
+
+def normalised(raw: I64) -> I64:
+    """0 for the lowest, 100 for the highest, in proportion between; all equal: 0."""
+    if not len(raw) or raw.min() == raw.max():
+        return np.zeros_like(raw)
+    return _divided((raw - raw.min()) * 100, np.full_like(raw, raw.max() - raw.min()))
+
+
+def _divided(values: I64, by: I64) -> I64:
+    quotient: I64 = np.sign(values) * (np.abs(values) // by)
+    return quotient
+
+
+@dataclass(frozen=True, slots=True)
+class _PodLimit:
+    """What counts of a pod: limits, and the resources of which it may use all."""
+
+    limits: Amounts
+    unlimited: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Sums:
+    limits: AmountColumns = field(default_factory=AmountColumns)
+    unlimited: AmountColumns = field(default_factory=AmountColumns)  # pods that count as much as the node has
+    ratio: AmountColumns = field(default_factory=AmountColumns)  # of the nodes' annotations, 0: none
+    annotation: dict[int, str] = field(default_factory=dict)
+
+
+class NodeResourceLimits:
+    """See above."""
+
+    name = "NodeResourceLimits"
+    arguments = NodeResourceLimitsArgs
+
+    def __init__(self, arguments: NodeResourceLimitsArgs, table: Table, *, profile: str = "default") -> None:
+        self.args = arguments
+        self._names = tuple(resource.name for resource in arguments.resources)
+        self._ratio = {name: read_ratio(ratio) for name, ratio in arguments.limit_to_allocatable_ratio.items()}
+        self._table = table
+        self._sums = _Sums()
+        self._last: tuple[Pod, _PodLimit] | None = None
+        table.listen(self)
+
+    # --- kept up by events -------------------------------------------------------------------------------------------
+
+    def assigned(self, row: int, info: PodInfo, at: float) -> None:
+        """A pod came to a node."""
+        self._add(row, info, 1)
+
+    def unassigned(self, row: int, info: PodInfo) -> None:
+        """A pod went."""
+        self._add(row, info, -1)
+
+    def node_changed(self, row: int, node: Node | None) -> None:
+        """The ratio that its annotation asks for."""
+        text = "" if node is None else node.metadata.annotations.get(RATIO_ANNOTATION, "")
+        if text == self._sums.annotation.get(row, ""):
+            return  # kubelet tells of a node all the time
+        self._reserve()
+        self._sums.annotation[row] = text
+        self._sums.ratio.set(row, {})
+        if node is None or not text:
+            return
+        try:
+            given = msgspec.json.decode(text, type=dict[str, int | str])
+            self._sums.ratio.set(row, {name: read_ratio(ratio) for name, ratio in given.items()})
+        except ValueError as error:  # msgspec's are of this kind too
+            log.warning("node %s: the annotation %s is passed over: %s", node.metadata.name, RATIO_ANNOTATION, error)
+
+    def _add(self, row: int, info: PodInfo, times: int) -> None:
+        self._reserve()
+        counted = self._limit_of(info.pod)
+        self._sums.limits.add(row, counted.limits, times=times)
+        self._sums.unlimited.add(row, dict.fromkeys(counted.unlimited, 1), times=times)
+
+    def _reserve(self) -> None:
+        self._sums.limits.reserve(len(self._table))
+        self._sums.unlimited.reserve(len(self._table))
+        self._sums.ratio.reserve(len(self._table))
+
+    # --- asked -------------------------------------------------------------------------------------------------------
+
+    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
+        """One pass over the nodes for each resource."""
+        counted = self._limit_of(pod.pod)
+        total, weights = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+        steps: dict[str, npt.NDArray[Any]] = {}
+        for resource in self.args.resources:
+            capacity, limits = self._state(table, resource.name, rows)
+            limits = limits + self._of(counted, resource.name, table, rows)
+            raw = raw_scores(limits, capacity)
+            there = capacity > 0
+            total += np.where(there, raw * resource.weight, 0)
+            weights += np.where(there, resource.weight, 0)
+            steps[f"{resource.name} limits, with the pod"] = limits
+            steps[f"{resource.name} capacity"] = capacity
+            steps[f"{resource.name} raw"] = np.where(there, raw, np.nan)
+        known = weights > 0
+        raw = _divided(total, np.where(known, weights, 1))
+        values = np.zeros(len(rows))
+        values[known] = normalised(raw[known])
+        steps["raw"] = np.where(known, raw, np.nan)
+
+        def reason(i: int) -> str:
+            if not known[i]:
+                return f"the node has none of {', '.join(self._names)}: 0"
+            worst = min(self._names, key=lambda name: np.fmin(steps[f"{name} raw"][i], np.inf))
+            share = 100 * steps[f"{worst} limits, with the pod"][i] / steps[f"{worst} capacity"][i]
+            return f"limits of {worst} with the pod are {share:.0f} % of what there is: {values[i]:.0f} among these"
+
+        return Scores(values, steps, {"podLimits": self._shown(counted)}, reason)
+
+    def filter(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Verdicts:
+        """Passes all unless `filter` is set."""
+        codes = np.zeros(len(rows), dtype=np.int64)
+        of_daemon_set = any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references)
+        if not self.args.filter or of_daemon_set:
+            return Verdicts(codes)
+        counted = self._limit_of(pod.pod)
+        steps: dict[str, npt.NDArray[Any]] = {}
+        never = codes
+        for code, name in enumerate(self._names, start=1):
+            capacity, limits = self._state(table, name, rows)
+            more = self._of(counted, name, table, rows)
+            codes = np.where((codes == 0) & (more > 0) & (more > capacity - limits), code, codes)
+            never = np.where((never == 0) & (more > 0) & (more > capacity), code + len(self._names), never)
+            steps[f"{name} limits"], steps[f"{name} capacity"] = limits, capacity
+        insufficient = tuple(f"Insufficient {name} limit" for name in self._names)
+        return Verdicts(
+            np.where(never > 0, never, codes),
+            ("", *insufficient, *insufficient),
+            steps,
+            {"podLimits": self._shown(counted)},
+            unresolvable=frozenset(range(len(insufficient) + 1, 2 * len(insufficient) + 1)),
+        )
+
+    def _state(self, table: Table, resource: str, rows: I64) -> tuple[I64, I64]:
+        """Capacity and limits of the nodes."""
+        self._reserve()
+        allocatable = table.allocatable.column(resource)
+        ratio = self._sums.ratio.column(resource)
+        ratio = np.where(ratio > 0, ratio, self._ratio.get(resource, 100))
+        limits = self._sums.limits.column(resource) + self._sums.unlimited.column(resource) * allocatable
+        return scaled(allocatable[rows], ratio[rows]), limits[rows]
+
+    def _of(self, counted: _PodLimit, resource: str, table: Table, rows: I64) -> I64:
+        if resource in counted.unlimited:
+            return table.allocatable.column(resource)[rows]
+        return np.full(len(rows), counted.limits.get(resource, 0), dtype=np.int64)
+
+    def _shown(self, counted: _PodLimit) -> dict[str, int | str]:
+        return {name: ALLOCATABLE if name in counted.unlimited else counted.limits.get(name, 0) for name in self._names}
+
+    def _limit_of(self, pod: Pod) -> _PodLimit:
+        """Kept for the pod before: one that is asked about is filtered, scored and counted, one after the other."""
+        if self._last is None or self._last[0].spec != pod.spec:
+            self._last = pod, self._counted(pod)
+        return self._last[1]
+
+    def _counted(self, pod: Pod) -> _PodLimit:
+        limits, unlimited = {}, set()
+        for name in self._names:
+            found = self._limit_of_resource(pod, name)
+            if found is None:
+                unlimited.add(name)
+            else:
+                limits[name] = found
+        return _PodLimit(limits, frozenset(unlimited))
+
+    def _limit_of_resource(self, pod: Pod, name: str) -> int | None:
+        """The sum over containers and sidecars, or the most of an init container at its turn, and the overhead; None
+        where a container may use all that there is."""
+        whole = {} if pod.spec.resources is None else amounts(pod.spec.resources.limits)
+        overhead = amounts(pod.spec.overhead).get(name, 0)
+        if name in whole:
+            return whole[name] + overhead
+        containers = [self._limit_of_container(container, name) for container in pod.spec.containers]
+        inits = [self._limit_of_container(container, name) for container in pod.spec.init_containers]
+        if None in containers or None in inits:
+            return None
+        total, sidecars, at_most = sum(filter(None, containers)), 0, 0
+        for container, limit in zip(pod.spec.init_containers, inits, strict=True):
+            if container.restart_policy == "Always":
+                sidecars, total = sidecars + (limit or 0), total + (limit or 0)
+                at_most = max(at_most, sidecars)
+            else:
+                at_most = max(at_most, sidecars + (limit or 0))
+        return max(total, at_most) + overhead
+
+    def _limit_of_container(self, container: Container, name: str) -> int | None:
+        resources = container.resources
+        request = amounts(resources.requests).get(name, 0) if name in resources.requests else 0
+        if name in resources.limits:
+            return max(amounts(resources.limits)[name], request)
+        default = self.args.default_limits.get(name, 0)
+        return None if default == ALLOCATABLE else max(amount(name, default), request)

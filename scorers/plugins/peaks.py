@@ -1,0 +1,160 @@
+"""Peaks: put the pod where it raises the power draw least (reference/trimaran.md, 7).
+
+A node draws K0 + K1 * e^(K2 * x) watts at x percent of CPU. With the pod's request on it, to which its overhead belongs
+where it asks for any CPU at all, the node would be at
+
+    predicted = current + 100 * request / capacity        percent
+    rise      = K1 * (e^(K2 * predicted) - e^(K2 * current))        watts
+
+and the score is 100 for the lowest rise among the nodes asked about, 0 for the highest, in proportion between, rounded
+down as upstream does; where all rise alike, 100 for all.
+
+Upstream has one number, 0, for "costs nothing" and for "not possible", so that a node without metrics, without a model
+or without room became the favourite. Here such a node scores 0 and takes no part in the comparison; where most nodes
+have no metrics all score 0, and other plug-ins decide.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from scorers.cluster.pods import PodInfo
+from scorers.cluster.resources import CPU, amounts
+from scorers.cluster.table import Table
+from scorers.plugin_api.arguments import Arguments, ArgumentsError
+from scorers.plugin_api.framework import NO_ORDER, Scores, decides
+from watcher.model import MetricType
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+MODEL_FILE = "NODE_POWER_MODEL"
+LARGEST_EXPONENT = 700.0  # beyond, e^x is no number
+
+
+class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of one node: watts at no load above the asymptote, and how they change with the percentage of CPU."""
+
+    k0: float
+    k1: float
+    k2: float
+
+
+class PeaksArgs(Arguments, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=None):
+    """`NodePowerModel` by node name, spelt as upstream spells it; left out, the file that the environment names in
+    NODE_POWER_MODEL has it. `WatcherAddress` is passed over."""
+
+    NodePowerModel: dict[str, PowerModel] = msgspec.field(default_factory=dict)
+    WatcherAddress: str = ""
+
+    def problems(self) -> list[str]:
+        """Models that are no numbers, or whose power is none between 0 and 100 percent."""
+        models = sorted(self.NodePowerModel.items())
+        return [f"NodePowerModel.{name}{what}" for name, model in models for what in _wrong_with(model)]
+
+
+def _wrong_with(model: PowerModel) -> Iterator[str]:
+    values = {"k0": model.k0, "k1": model.k1, "k2": model.k2}
+    if odd := {key: value for key, value in values.items() if not math.isfinite(value)}:
+        yield from (f".{key}: must be a number (given: {value})" for key, value in odd.items())
+    elif abs(model.k2) * 100.0 > LARGEST_EXPONENT:
+        yield f": k2 {model.k2:g} is too large, at 100 percent the power would be no number"
+    elif not math.isfinite(model.k1 * math.exp(max(model.k2, 0.0) * 100.0)):
+        yield f": k1 {model.k1:g} is too large, at 100 percent the power would be no number"
+
+
+def rises(models: F64, current: F64, predicted: F64) -> F64:
+    """Watts [n]; `models` [n, 2] are K1 and K2."""
+    k1, k2 = models[:, 0], models[:, 1]
+    with np.errstate(over="ignore"):  # where the load is above 100 percent, and `predicted` NaN
+        watts: F64 = k1 * (np.exp(k2 * predicted) - np.exp(k2 * current))
+    return watts
+
+
+def normalised(rise: F64) -> F64:
+    """100 for the lowest, 0 for the highest, rounded down in between; all alike: 100, NaN stays."""
+    known = ~np.isnan(rise)
+    if not known.any():
+        return rise
+    low, high = float(np.nanmin(rise)), float(np.nanmax(rise))
+    if low == high:
+        return np.where(known, 100.0, np.nan)
+    return 100.0 - np.trunc(100.0 * (rise - low) / (high - low))
+
+
+class Peaks:
+    """See above."""
+
+    name = "Peaks"
+    arguments = PeaksArgs
+
+    def __init__(self, arguments: PeaksArgs, table: Table, *, profile: str = "default") -> None:
+        self.args = arguments
+        self._models = dict(arguments.NodePowerModel or _models_of_file())
+        self._rows: F64 = np.empty((0, 2))
+        self._names: list[str] = []
+
+    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
+        """One pass over the nodes."""
+        capacity = table.capacity.column(CPU)[rows].astype(np.float64)
+        current = table.load.average(MetricType.CPU)[rows]
+        if not decides(~np.isnan(current), fallback=self.fallback(table, now=now)):
+            why = "most nodes have no metrics: 0 for every node"
+            return Scores(np.zeros(len(rows)), {"cpu load %": current}, {"fallback": NO_ORDER}, lambda _: why)
+        request = _request(pod)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            added = np.where(capacity > 0, 100.0 * request / capacity, np.nan)
+        predicted = current + added
+        rise = rises(self._of_rows(table)[rows], current, np.where(predicted > 100.0, np.nan, predicted))
+        values = np.nan_to_num(normalised(rise), nan=0.0)
+        steps = {"cpu load %": current, "cpu predicted %": predicted, "rise in watts": rise}
+
+        def reason(i: int) -> str:
+            if np.isnan(current[i]):
+                return "no metrics of this node: 0"
+            if predicted[i] > 100.0:
+                return f"cpu would be at {predicted[i]:.1f} %, more than there is: 0"
+            if np.isnan(rise[i]):
+                return "no power model, or no capacity, of this node: 0"
+            return f"from {current[i]:.1f} to {predicted[i]:.1f} % of cpu takes {rise[i]:.3g} W: {values[i]:.0f}"
+
+        return Scores(values, steps, {"podRequest": request}, reason)
+
+    def fallback(self, table: Table, *, now: float) -> str:
+        """No order of its own, where the CPU of most nodes is not measured."""
+        return "" if table.measures(MetricType.CPU) else NO_ORDER
+
+    def _of_rows(self, table: Table) -> F64:
+        """K1 and K2 of each row, NaN without a model."""
+        if self._names != table.names:
+            none = (np.nan, np.nan)
+            found = [(m.k1, m.k2) if (m := self._models.get(name)) else none for name in table.names]
+            self._rows = np.array(found, dtype=np.float64).reshape(len(table.names), 2)
+            self._names = list(table.names)
+        return self._rows
+
+
+def _request(pod: PodInfo) -> int:
+    """Of CPU; an overhead alone is none."""
+    request, overhead = pod.requests.get(CPU, 0), amounts(pod.pod.spec.overhead).get(CPU, 0)
+    return request if request != overhead else 0
+
+
+def _models_of_file() -> dict[str, PowerModel]:
+    name = os.environ.get(MODEL_FILE, "")
+    if not name:
+        raise ArgumentsError(Peaks.name, [f"NodePowerModel: is needed, here or in the file that {MODEL_FILE} names"])
+    try:
+        models = msgspec.json.decode(Path(name).read_bytes(), type=dict[str, PowerModel])
+    except (OSError, msgspec.DecodeError) as error:
+        raise ArgumentsError(Peaks.name, [f"{MODEL_FILE}={name}: {error}"]) from error
+    if problems := PeaksArgs(NodePowerModel=models).problems():
+        raise ArgumentsError(Peaks.name, problems)
+    return models

@@ -1,0 +1,231 @@
+"""TargetLoadPacking: fill nodes up to a target utilisation, and spread beyond it (seed 004; reference/trimaran.md, 4).
+
+The CPU utilisation that a node would have with the pod,
+
+    U = 100 * (load * capacity / 100 + pod + recent) / capacity        percent
+
+where `load` is the node's measured AVG (else Latest) in percent of capacity, `pod` what the pod is predicted to use,
+and `recent` the same of the pods that were assigned too late for the measurement to contain them; the last two and
+`capacity` in millicores. A node without capacity is at 0 percent. With the target T the score is
+
+    U <= T:        (100 - T) * U / T + T
+    T < U <= 100:  T * (100 - U) / (100 - T)
+    U > 100:       0
+
+rounded half away from zero.
+
+Of a container is predicted its limit, else its request times `defaultRequestsMultiplier`, else `defaultRequests.cpu`;
+the overhead comes on top; init containers have ended when the pod runs (`podDemand: upstream`). `podDemand: requests`
+and `limits` take the effective requests or limits of the pod, as seed 004 has it in its step 2.
+
+A node without metrics scores 0, as upstream. Where most nodes have none, the curve is taken over allocation, 100 *
+(requests of its pods + request of the pod) / allocatable of each resource, which KEP-61 promised: packing goes on, as
+by NodeResourcesFit with the strategy RequestedToCapacityRatio and the curve as its shape, and explain says so.
+
+`resources` may add memory and GPU, for the nodes that have it: then the lowest of their scores counts. A load that is
+not known of a node counts as the lowest score that any of the nodes asked about has by it, and does not count where
+most of them lack it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from scorers.cluster.pods import PodInfo
+from scorers.cluster.resources import CPU, MEMORY, amount, amounts
+from scorers.cluster.statistics import wherever
+from scorers.cluster.table import Table
+from scorers.plugin_api.arguments import Arguments
+from scorers.plugin_api.framework import Scores, comparable, decides, mostly, round_half_away, round_half_away_one
+from watcher.core.kubernetes.objects import Pod, Quantity
+from watcher.model import MetricType
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+DEFAULT_TARGET = 40.0  # percent, upstream's default
+GPU = "gpu"
+ALLOCATION = "allocation"
+LOADS = {CPU: MetricType.CPU, MEMORY: MetricType.MEMORY, GPU: MetricType.GPU}
+
+
+class TargetLoadPackingArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """`targetUtilization` in percent; `defaultRequests` is what a container without limit and request is predicted to
+    use (a map without cpu: nothing), `defaultRequestsMultiplier` what a request is multiplied by."""
+
+    target_utilization: Annotated[float, msgspec.Meta(gt=0, lt=100)] = DEFAULT_TARGET
+    default_requests: dict[str, Quantity] = msgspec.field(default_factory=lambda: {CPU: "1000m"})
+    default_requests_multiplier: str | float = "1.5"
+    pod_demand: Literal["upstream", "requests", "limits"] = "upstream"
+    resources: Annotated[tuple[Literal["cpu", "memory", "gpu"], ...], msgspec.Meta(min_length=1)] = ("cpu",)
+    gpu_resource: str = "nvidia.com/gpu"
+
+    @property
+    def multiplier(self) -> float:
+        """As a number."""
+        return float(self.default_requests_multiplier)
+
+    def problems(self) -> list[str]:
+        """Quantities that are none, and a multiplier that is no number."""
+        found = []
+        for name, quantity in self.default_requests.items():
+            try:
+                if amount(name, quantity) < 0:
+                    found.append(f"defaultRequests.{name}: must not be negative (given: {quantity!r})")
+            except ValueError as error:
+                found.append(f"defaultRequests.{name}: {error}")
+        try:
+            fits = 0.0 <= self.multiplier <= 1000.0
+        except ValueError:
+            fits = False
+        if not fits:
+            given = self.default_requests_multiplier
+            found.append(f'defaultRequestsMultiplier: must be a number like "1.5", 0 to 1000 (given: {given!r})')
+        return found
+
+
+def packing_scores(predicted: F64, *, target: float) -> F64:
+    """The curve above: scores 0 to 100 [n] of predicted utilisations [n] in percent; NaN, a node without metrics,
+    scores 0. `target` is above 0 and below 100."""
+    rising = (100.0 - target) * predicted / target + target
+    falling = target * (100.0 - predicted) / (100.0 - target)
+    scores = np.where(predicted > target, falling, rising)
+    return round_half_away(np.fmax(scores, 0.0))  # NaN, and what is below 0 because the node would be above 100 percent
+
+
+def predicted_demand(pod: Pod, resource: str, arguments: TargetLoadPackingArgs) -> int:
+    """What a pod is predicted to use of a resource by upstream's rule: millicores, or bytes."""
+    default = amount(resource, arguments.default_requests.get(resource, 0))
+    total = amounts(pod.spec.overhead).get(resource, 0)
+    for container in pod.spec.containers:
+        limits, requests = amounts(container.resources.limits), amounts(container.resources.requests)
+        if resource in limits:  # zero included
+            total += limits[resource]
+        elif resource in requests:
+            total += round_half_away_one(requests[resource] * arguments.multiplier)
+        else:
+            total += default
+    return total
+
+
+class TargetLoadPacking:
+    """See above."""
+
+    name = "TargetLoadPacking"
+    arguments = TargetLoadPackingArgs
+
+    def __init__(self, arguments: TargetLoadPackingArgs, table: Table, *, profile: str = "default") -> None:
+        self.args = arguments
+        # the first has to be known, and that is the CPU where it counts; the others count on the nodes that tell them
+        self._resources = sorted(arguments.resources, key=lambda each: each != CPU)
+        self._demand_names: dict[str, str] = {each: f"{profile}/{self.name}/{each}" for each in arguments.resources}
+        for resource, name in self._demand_names.items():
+            table.recent.register(name, partial(self._demand, resource=resource))
+
+    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
+        """One pass over the nodes for each resource."""
+        first, *others = self._resources
+        if not decides(self._known(table, rows), fallback=self.fallback(table, now=now)):
+            return self._by_allocation(pod, table, rows)
+        steps: dict[str, F64] = {}
+        values = self._of_resource(pod, table, rows, first, steps)
+        for resource in others:
+            scores = self._of_resource(pod, table, rows, resource, steps)
+            there = table.capacity.column(self._kubernetes_name(resource))[rows] > 0
+            known = np.where(np.isnan(steps[f"{resource} predicted %"]), np.nan, scores)
+            counted = np.full(len(rows), np.nan)
+            counted[there] = comparable(known[there])
+            values = np.fmin(values, counted)
+        inputs = {"targetUtilization": self.args.target_utilization, "podDemand": self._demands(pod)}
+        return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
+
+    def fallback(self, table: Table, *, now: float) -> str:
+        """Allocation, where most nodes lack the load that has to be known."""
+        first = self._resources[0]
+        if first == GPU:
+            return "" if mostly(self._known(table, np.flatnonzero(table.known))) else ALLOCATION
+        return "" if table.measures(LOADS[first]) else ALLOCATION
+
+    def _known(self, table: Table, rows: I64) -> Bool:
+        """Whether the load that has to be known is, of the nodes that have what it is the load of."""
+        first = self._resources[0]
+        known = ~np.isnan(table.load.average(LOADS[first])[rows])
+        return known[table.capacity.column(self._kubernetes_name(first))[rows] > 0] if first == GPU else known
+
+    def _of_resource(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
+        """Scores, 0 where the load is not known; and the steps to them."""
+        load = table.load.average(LOADS[resource])[rows]
+        capacity = table.capacity.column(self._kubernetes_name(resource))[rows].astype(np.float64)
+        missing = table.recent.unmeasured(self._demand_names[resource], measured=table.load.sampled())[rows]
+        more = self._demand(pod, resource=resource) + missing
+        with np.errstate(divide="ignore", invalid="ignore"):
+            predicted = 100.0 * (load / 100.0 * capacity + more) / capacity
+        predicted = wherever(capacity <= 0, predicted, load * 0.0)
+        scores = packing_scores(predicted, target=self.args.target_utilization)
+        steps[f"{resource} capacity"], steps[f"{resource} load %"] = capacity, load
+        steps[f"{resource} of recent pods"] = missing
+        steps[f"{resource} predicted %"], steps[f"{resource} score"] = predicted, scores
+        return scores
+
+    def _by_allocation(self, pod: PodInfo, table: Table, rows: I64) -> Scores:
+        steps: dict[str, npt.NDArray[Any]] = {}
+        found: dict[str, F64] = {}
+        for resource in self.args.resources:
+            name = self._kubernetes_name(resource)
+            allocatable = table.allocatable.column(name)[rows]
+            requested = table.requested.column(name)[rows] + pod.requests.get(name, 0)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                allocated = np.where(allocatable > 0, 100.0 * requested / allocatable, np.nan)
+            scores = packing_scores(allocated, target=self.args.target_utilization)
+            found[resource] = np.where(np.isnan(allocated), np.nan, scores)
+            steps[f"{resource} requested, with the pod"], steps[f"{resource} allocatable"] = requested, allocatable
+            steps[f"{resource} allocated %"] = allocated
+        values = np.nan_to_num(np.fmin.reduce(list(found.values())), nan=0.0)
+        inputs = {"targetUtilization": self.args.target_utilization, "fallback": ALLOCATION}
+        return Scores(values, steps, inputs, reason=lambda i: self._reason_by_allocation(i, steps, values))
+
+    def _reason_by_allocation(self, i: int, steps: Mapping[str, npt.NDArray[Any]], values: F64) -> str:
+        shares = {each: float(steps[f"{each} allocated %"][i]) for each in self.args.resources}
+        told = ", ".join(f"{share:.1f} % of allocatable {each}" for each, share in shares.items() if share == share)
+        return f"most nodes have no metrics: packed by requests, {told or 'nothing is allocatable'}: {values[i]:.0f}"
+
+    def _demand(self, pod: PodInfo, *, resource: str) -> int:
+        if resource == GPU:
+            return pod.limits.get(self.args.gpu_resource, 0)
+        if self.args.pod_demand == "requests":
+            return pod.requests.get(resource, 0)
+        if self.args.pod_demand == "limits":
+            return pod.raised_limits.get(resource, 0)
+        return predicted_demand(pod.pod, resource, self.args)
+
+    def _demands(self, pod: PodInfo) -> Mapping[str, int]:
+        return {resource: self._demand(pod, resource=resource) for resource in self.args.resources}
+
+    def _kubernetes_name(self, resource: str) -> str:
+        return self.args.gpu_resource if resource == GPU else resource
+
+    def _reason(self, i: int, steps: Mapping[str, F64], values: F64) -> str:
+        if np.isnan(steps[f"{self._resources[0]} predicted %"][i]):
+            return "no metrics of this node: 0"
+        target = self.args.target_utilization
+        said = []
+        for resource in self.args.resources:
+            predicted = float(steps[f"{resource} predicted %"][i])
+            if np.isnan(predicted) and steps[f"{resource} capacity"][i] == 0:
+                said.append(f"the node has no {resource}")
+            elif np.isnan(predicted):
+                said.append(f"{resource} is not known, and counts as the lowest of these nodes if most have it")
+            elif predicted > 100.0:
+                said.append(f"{resource} would be at {predicted:.1f} %, more than there is")
+            elif predicted > target:
+                said.append(f"{resource} would be at {predicted:.1f} %, above the target of {target:g} %")
+            else:
+                said.append(f"{resource} would be at {predicted:.1f} %, {target - predicted:.1f} below the target")
+        return f"{'; '.join(said)}: {values[i]:.0f}"

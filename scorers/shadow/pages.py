@@ -1,0 +1,94 @@
+"""What people ask of shadow mode: GET /scheduler/shadow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from aiohttp import hdrs, web
+
+from scorers.shadow import records, report
+from scorers.shadow.mode import ShadowMode
+from scorers.shadow.records import MICROSECONDS
+from watcher.core.decisions import DecisionStore, DecisionsUnavailable, StoredShadow
+from watcher.platform.http.openapi import Answer, Operation, Parameter, failure
+from watcher.platform.http.parameters import BadParameter, query_values, time_of
+from watcher.platform.http.routing import JSON, Access, ApiError, Route
+
+MOST_REPORTED = 20_000
+"""The newest bindings; adding them up takes half a second of a thread."""
+
+_FROM = Parameter("from", "bindings from then on: unix seconds, a date by RFC 3339, or -1h; all that are kept")
+_TO = Parameter("to", "and before this; now")
+
+
+class ShadowAnswers:
+    """The handler. `now` gives unix seconds, `window` the label of the window that the load is averaged over."""
+
+    def __init__(
+        self, mode: ShadowMode, store: DecisionStore, *, now: Callable[[], float], window: Callable[[], str]
+    ) -> None:
+        self._mode = mode
+        self._store = store
+        self._now = now
+        self._window = window
+
+    def routes(self) -> list[Route]:
+        """What the watcher's application is to serve."""
+        answers = {
+            200: Answer("by profile, what it would have changed, with the uncertainty", dict[str, Any]),
+            400: failure("the times are none"),
+            404: failure("shadow mode is off"),
+            503: failure("decisions_unavailable: the store cannot answer"),
+        }
+        operation = Operation(
+            "what other profiles would have done with the pods that were bound", answers, (_FROM, _TO)
+        )
+        return [Route("/scheduler/shadow", "scheduler_shadow", self.report, operation, access=Access.DETAIL)]
+
+    async def report(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
+        """The report."""
+        values = query_values(request.rel_url.raw_query_string, known=(_FROM.name, _TO.name))
+        now = self._now()
+        start = time_of(values, _FROM.name, now=now, default=now - self._store.decisions_kept)
+        end = time_of(values, _TO.name, now=now, default=now) + 1  # a time is told in whole seconds
+        if start >= end:
+            raise BadParameter(f"from={start} is not before to={end - 1}", "give a from that is earlier than to")
+        if not self._mode.is_on:
+            hint = 'name profiles: [scheduler] shadow = ["default", …]'
+            if self._mode.names:
+                hint = 'set store.decisions = "24h", which says how long it is kept'
+            raise ApiError(404, "not_found", "shadow mode is off", hint)
+        self._mode.flush()
+        try:
+            rows = await self._store.shadows(
+                start=start * MICROSECONDS, end=end * MICROSECONDS, limit=MOST_REPORTED + 1
+            )
+        except DecisionsUnavailable as error:
+            raise ApiError(503, "decisions_unavailable", str(error), error.hint) from error
+        settings = self._mode.settings()
+        body = await asyncio.to_thread(self._encoded, rows, settings, start, end - 1, now)
+        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"})
+
+    def _encoded(
+        self, rows: Sequence[StoredShadow], settings: Mapping[str, str], start: int, end: int, now: float
+    ) -> bytes:
+        """In a thread of its own."""
+        newest = rows[-MOST_REPORTED:]
+        read = [each for row in newest if (each := records.read(row)) is not None]
+        told = report.report(read, settings, now=now)
+        times = [each.time for each in read]
+        document = {
+            "from": start,
+            "to": end,
+            "first": min(times, default=None),
+            "last": max(times, default=None),
+            "source": self._mode.source,
+            "window": self._window(),
+            "truncated": len(rows) > MOST_REPORTED,
+            "unreadable": len(newest) - len(read),
+            **told,
+        }
+        return msgspec.json.encode(document)

@@ -1,0 +1,203 @@
+"""What other profiles would have changed, over many bindings, with the uncertainty.
+
+Pods are not bound one by one: the replicas of a deployment come together and see the same load. So the quarter hour is
+what is drawn by chance, not the binding: means have the percentile interval of a bootstrap over quarter hours (with a
+seed that is always the same), shares have Wilson's interval, with as many bindings as would tell as much if each stood
+for itself (Kish's effective sample size).
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scorers.shadow.records import GRACE_S, LATER_S, LEFT_OUT, Load, ShadowBinding
+
+F64 = npt.NDArray[np.float64]
+
+CONFIDENCE = 0.95
+_Z = 1.959963984540054  # the normal quantile of it
+_T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
+    *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)  # of Student's, with 1 to 30 degrees of freedom
+BLOCK_S = 900
+FEWEST_BLOCKS = 8
+"""With fewer quarter hours a bootstrap says too little about itself."""
+RESAMPLES = 2000
+_SEED = 20240
+_AT_ONCE = 1 << 20
+RESOURCES = ("CPU", "Memory")
+
+
+def report(bindings: Iterable[ShadowBinding], settings: Mapping[str, str], *, now: float) -> dict[str, Any]:
+    """`settings`: by profile what settings_of says of it now; what it chose with others is left out of its numbers."""
+    unique = _once_each(bindings)
+    told = [each for each in unique if not each.left_out]
+    left_out: Counter[str] = Counter()
+    for each in unique:
+        if each.left_out:
+            left_out[each.left_out] += each.count
+    return {
+        "bindings": len(told),
+        "candidates": {kind: sum(each.candidates == kind for each in told) for kind in ("asked", "estimated")},
+        "left_out": [
+            {"reason": reason, "count": count, "message": LEFT_OUT.get(reason, reason)}
+            for reason, count in sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
+        ],
+        "confidence": CONFIDENCE,
+        "later_s": LATER_S,
+        "profiles": [_of_profile(name, told, settings[name], now=now) for name in sorted(settings)],
+    }
+
+
+def _once_each(bindings: Iterable[ShadowBinding]) -> list[ShadowBinding]:
+    """Replicas that share a database see the same binding; the one that saw most of it counts, then the first."""
+    found: dict[tuple[str, str], ShadowBinding] = {}
+    counted: list[ShadowBinding] = []
+    for each in sorted(bindings, key=lambda one: one.time):
+        if not each.uid:
+            counted.append(each)  # many, left out together
+            continue
+        before = found.get((each.uid, each.node))
+        if before is None or _says_more(each, before):
+            found[each.uid, each.node] = each
+    return [*found.values(), *counted]
+
+
+def _says_more(one: ShadowBinding, other: ShadowBinding) -> bool:
+    def much(binding: ShadowBinding) -> tuple[bool, bool]:
+        return not binding.left_out, binding.later is not None
+
+    return much(one) > much(other)
+
+
+def _of_profile(name: str, bindings: Sequence[ShadowBinding], settings: str, *, now: float) -> dict[str, Any]:
+    chose = [(each, each.choices[name]) for each in bindings if name in each.choices]
+    mine = [(each, choice) for each, choice in chose if choice.settings == settings]
+    kinds = Counter(choice.kind for _, choice in mine)
+    others = [each for each, choice in mine if choice.kind == "other"]
+    pairs = [(each, choice.node) for each, choice in mine if choice.kind == "other"]
+    blocks = [_block(each) for each, _ in mine]
+    return {
+        "profile": name,
+        "bindings": len(mine),
+        "with_other_settings": len(chose) - len(mine),
+        "not_in_shadow": len(bindings) - len(chose),
+        **{kind: kinds[kind] for kind in ("same", "tied", "other", "none")},
+        "other_share": share([choice.kind == "other" for _, choice in mine], blocks),
+        "difference": {
+            resource: {"now": _now(pairs, index), "later": _later(pairs, index, now=now)}
+            for index, resource in enumerate(RESOURCES)
+        },
+        "pod_cpu": _mean([each.pod_cpu for each in others if each.pod_cpu is not None]),
+    }
+
+
+def _now(pairs: Sequence[tuple[ShadowBinding, str]], index: int) -> dict[str, Any]:
+    found = [(_difference(each.load, node, each.node, index), _block(each)) for each, node in pairs]
+    known = [(value, block) for value, block in found if value is not None]
+    return {**mean(known), "unknown": len(found) - len(known)}
+
+
+def _later(pairs: Sequence[tuple[ShadowBinding, str]], index: int, *, now: float) -> dict[str, Any]:
+    """As observed; `pending` may still come, of `unknown` one of the nodes had no load, or nobody was there to look."""
+    pending = sum(each.later is None and now <= each.time + LATER_S + GRACE_S for each, _ in pairs)
+    known = [
+        (value, _block(each))
+        for each, node in pairs
+        if each.later is not None and (value := _difference(each.later, node, each.node, index)) is not None
+    ]
+    return {**mean(known), "pending": pending, "unknown": len(pairs) - pending - len(known)}
+
+
+def _difference(load: Mapping[str, Load], chosen: str, bound: str, index: int) -> float | None:
+    """Percentage points by which the chosen node is busier than the one that it was."""
+    one, other = load.get(chosen, (None, None))[index], load.get(bound, (None, None))[index]
+    return None if one is None or other is None else one - other
+
+
+def _block(binding: ShadowBinding) -> int:
+    return int(binding.time // BLOCK_S)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return round(math.fsum(values) / len(values), 6) if values else None
+
+
+# --- the uncertainty -------------------------------------------------------------------------------------------------
+
+
+def mean(values: Sequence[tuple[float, int]]) -> dict[str, Any]:
+    """Of values with their blocks: how many, in how many blocks, the mean and the ends of its interval; these None with
+    fewer blocks than FEWEST_BLOCKS, all None without values."""
+    sums, counts = _by_block(values)
+    known: dict[str, Any] = {"count": len(values), "blocks": len(counts), "mean": _mean([each for each, _ in values])}
+    low, high = bootstrap(sums, counts) if len(counts) >= FEWEST_BLOCKS else (None, None)
+    return {**known, "low": low, "high": high}
+
+
+def bootstrap(sums: F64, counts: F64) -> tuple[float, float]:
+    """The middle CONFIDENCE of the means that RESAMPLES draws of as many blocks [b], with replacement, have."""
+    chance = np.random.default_rng(_SEED)
+    blocks = len(counts)
+    means: list[F64] = []
+    rows = max(1, min(RESAMPLES, _AT_ONCE // blocks))
+    for begun in range(0, RESAMPLES, rows):
+        drawn = chance.integers(0, blocks, size=(min(rows, RESAMPLES - begun), blocks))
+        means.append(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
+    tail = (1.0 - CONFIDENCE) / 2.0
+    low, high = np.quantile(np.concatenate(means), [tail, 1.0 - tail])
+    return round(float(low), 6), round(float(high), 6)
+
+
+def share(hits: Sequence[bool], blocks: Sequence[int]) -> dict[str, Any]:
+    """How large a share are hits, with Wilson's interval over the effective number; None without any."""
+    if not hits:
+        return {"value": None, "low": None, "high": None, "effective": 0.0}
+    sums, counts = _by_block([(float(hit), block) for hit, block in zip(hits, blocks, strict=True)])
+    value = sum(hits) / len(hits)
+    effective = effective_number(sums, counts)
+    low, high = wilson(value, effective)
+    return {"value": round(value, 6), "low": low, "high": high, "effective": round(effective, 3)}
+
+
+def effective_number(hits: F64, counts: F64) -> float:
+    """As many independent observations as these blocks [b] are worth: p (1 - p) / the variance of the share p between
+    them, and fewer where that variance itself comes from few blocks (Korn and Graubard 1998: by the square of z / t).
+    Where all are alike, or there is one block, the number of blocks: more cannot be known."""
+    total, blocks = float(counts.sum()), len(counts)
+    value = float(hits.sum()) / total
+    if blocks < 2 or value in (0.0, 1.0):
+        return float(blocks)
+    variance = float(((hits - value * counts) ** 2).sum()) * blocks / (blocks - 1) / total**2
+    found = total if variance <= 0.0 else min(total, value * (1.0 - value) / variance)
+    return max(1.0, found * (_Z / _t(blocks - 1)) ** 2)
+
+
+def _t(degrees: int) -> float:
+    """The quantile of Student's distribution that _Z is of the normal one."""
+    return _T[degrees - 1] if degrees <= len(_T) else _Z + (_Z**3 + _Z) / (4.0 * degrees)
+
+
+def wilson(value: float, number: float) -> tuple[float, float]:
+    """Wilson's score interval of a share that was seen in so many."""
+    z2 = _Z**2
+    middle = (value + z2 / (2.0 * number)) / (1.0 + z2 / number)
+    half = _Z / (1.0 + z2 / number) * math.sqrt(value * (1.0 - value) / number + z2 / (4.0 * number**2))
+    return round(max(0.0, middle - half), 6), round(min(1.0, middle + half), 6)
+
+
+def _by_block(values: Sequence[tuple[float, int]]) -> tuple[F64, F64]:
+    """Sums and counts [b], by block."""
+    number = {block: i for i, block in enumerate(sorted({block for _, block in values}))}
+    where = [number[block] for _, block in values]
+    sums = np.bincount(where, weights=[value for value, _ in values], minlength=len(number)).astype(np.float64)
+    return sums, np.bincount(where, minlength=len(number)).astype(np.float64)

@@ -1,0 +1,378 @@
+"""The agent's file: what was committed is there after any end of the process, and what is not ours is never lost."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from agent.audit.database import AuditError
+from agent.audit.entries import Deed, Filter, Outcome, json_lines
+from agent.audit.log import Audit
+from agent.cgroups.base import Quota
+from agent.decision.analysis import Memory, RuleMemory
+from agent.decision.ledger import InFlight, Ledger
+from agent.model import Original
+
+NOW = 1_700_000_000.0
+UNLIMITED, HALF, FIFTH = Quota(None), Quota(50_000), Quota(20_000)
+
+
+def opened(path: Path, **options: object) -> Audit:
+    return Audit.open(path, now=NOW, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def audit(tmp_path: Path):
+    with_file = opened(tmp_path / "agent.db")
+    yield with_file
+    with_file.close()
+
+
+def throttling(number: int = 0, **changes: object) -> Deed:
+    """A deed that throttles the container c<number>."""
+    values = {
+        "time": NOW + number,
+        "kind": "throttle",
+        "cycle": number,
+        "pod": f"shop/pod-{number}",
+        "uid": f"uid-{number}",
+        "container": "main",
+        "container_id": f"c{number}",
+        "metric": "cpu_total_usage",
+        "reason": "cpu.high",
+        "planned": {"cpu": 500.0},
+        "before": {"quota": None, "period": 100_000},
+        "after": {"quota": 50_000, "period": 100_000},
+    }
+    return Deed(**{**values, **changes})  # type: ignore[arg-type]
+
+
+# --- deeds -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_deed_is_there_before_it_is_done_with_all_that_is_known_of_it(audit: Audit):
+    begun = audit.begin(throttling())
+    assert (begun,) == audit.deeds()
+    assert Outcome.BEGUN == begun.outcome
+    done = audit.finish(begun, Outcome.FAILED, now=NOW + 2, message="EINVAL")
+    assert (done,) == audit.deeds()
+    assert (Outcome.FAILED, "EINVAL", NOW + 2) == (done.outcome, done.message, done.finished)
+    measured = audit.measured(done, {"cpu": 420.0}, now=NOW + 10)
+    assert (measured,) == audit.deeds()
+    assert {("throttle", "failed"): 1} == audit.totals()
+
+
+def test_deeds_are_found_newest_first_by_what_they_are(audit: Audit):
+    for number in range(4):
+        kind = "evict" if number % 2 else "throttle"
+        begun = audit.begin(throttling(number, kind=kind, pod=f"{'shop' if number < 3 else 'bank'}/p{number}"))
+        audit.finish(begun, Outcome.DONE if number else Outcome.GONE, now=NOW + number)
+
+    def found(**filters: object) -> list[int]:
+        return [each.cycle for each in audit.deeds(Filter(**filters))]  # type: ignore[arg-type]
+
+    assert [3, 2, 1, 0] == found()
+    assert [3, 2] == found(limit=2)
+    assert [1, 0] == found(before_id=3)
+    assert [3, 1] == found(kind="evict")
+    assert [0] == found(outcome="gone")
+    assert [3] == found(namespace="bank")
+    assert [2] == found(pod="shop/p2")
+    assert [2, 1] == found(since=NOW + 1, until=NOW + 2)
+    assert [3] == found(limit=0)
+
+
+def test_what_is_written_together_is_there_whole_or_not_at_all(audit: Audit):
+    with audit.together():
+        for number in range(3):
+            audit.begin(throttling(number))
+    assert 3 == len(audit.deeds())
+
+    def interrupted() -> None:
+        with audit.together():
+            audit.begin(throttling(3))
+            raise InterruptedError
+
+    with pytest.raises(AuditError):  # as any failure of the system is told
+        interrupted()
+    assert 3 == len(audit.deeds())
+    audit.begin(throttling(4))
+    assert [4, 2, 1, 0] == [each.cycle for each in audit.deeds()]
+
+
+def test_only_the_newest_deeds_are_kept(tmp_path: Path):
+    audit = opened(tmp_path / "agent.db", rows=50)
+    with audit.together():
+        for number in range(200):
+            audit.begin(throttling(number))
+    kept = [each.cycle for each in audit.deeds(Filter(limit=1000))]
+    audit.close()
+    assert list(range(199, 149, -1)) == kept
+
+
+def test_what_waits_for_its_effect_to_be_measured(audit: Audit):
+    """What was done, released something and is old enough; neither what failed nor what is of this cycle."""
+    for number, outcome in enumerate([Outcome.DONE, Outcome.FAILED, Outcome.GONE, Outcome.DONE, Outcome.DONE]):
+        deed = throttling(number, planned={} if number == 3 else {"cpu": 1.0})
+        audit.finish(audit.begin(deed), outcome, now=NOW)
+    assert [2, 0] == [each.cycle for each in audit.unmeasured(since=NOW, before=NOW + 4)]
+    assert [2] == [each.cycle for each in audit.unmeasured(since=NOW + 1, before=NOW + 4)]
+    audit.measured(audit.unmeasured(since=NOW, before=NOW + 4)[0], {"cpu": 0.0}, now=NOW)
+    assert [0] == [each.cycle for each in audit.unmeasured(since=NOW, before=NOW + 4)]
+
+
+def test_evictions_that_were_done_or_may_have_been_count(audit: Audit):
+    for number, outcome in enumerate([*Outcome]):
+        begun = audit.begin(throttling(number, kind="evict", owner="ReplicaSet/a"))
+        if outcome != Outcome.BEGUN:
+            audit.finish(begun, outcome, now=NOW)
+    audit.begin(throttling(99))
+    counted = [each.time - NOW for each in audit.evictions().values()]
+    assert [list(Outcome).index(each) for each in (Outcome.BEGUN, Outcome.DONE, Outcome.UNANSWERED)] == counted
+    assert not audit.evictions(after=max(audit.evictions()))
+
+
+def test_every_event_is_a_line_of_json_and_a_reader_that_went_costs_nothing(tmp_path: Path):
+    lines: list[str] = []
+    audit = opened(tmp_path / "agent.db", tell=json_lines(lines.append))
+    audit.finish(audit.begin(throttling()), Outcome.DONE, now=NOW)
+    audit.close()
+    told = [json.loads(line)["audit"] for line in lines]
+    assert ["begun", "done"] == [each["outcome"] for each in told]
+    assert {"quota": None, "period": 100_000} == told[0]["before"]
+
+    def broken(_: str) -> None:
+        raise BrokenPipeError
+
+    audit = opened(tmp_path / "other.db", tell=json_lines(broken))
+    audit.begin(throttling())
+    audit.close()
+
+
+# --- originals -------------------------------------------------------------------------------------------------------
+
+
+def throttle(audit: Audit, found: Quota, wanted: Quota, **options: bool) -> Deed:
+    return audit.begin_change(throttling(), path="/pod/c0", found=found, intended=wanted, **options)
+
+
+def test_the_first_quota_is_the_original_whatever_follows(audit: Audit):
+    audit.finish_change(throttle(audit, UNLIMITED, HALF), Outcome.DONE, now=NOW, written=HALF)
+    begun = throttle(audit, HALF, FIFTH)
+    (kept,) = audit.remembered().values()
+    assert (UNLIMITED, HALF, FIFTH, "/pod/c0") == (kept.original, kept.written, kept.intended, kept.path)
+    assert (True, True, False) == (kept.is_ours(HALF), kept.is_ours(FIFTH), kept.is_ours(UNLIMITED))
+    audit.finish_change(begun, Outcome.DONE, now=NOW, written=FIFTH)
+    (kept,) = audit.remembered().values()
+    assert (UNLIMITED, FIFTH, False) == (kept.original, kept.written, kept.is_ours(HALF))
+    assert {"c0": Original(None, 100_000)} == audit.originals()
+
+
+def test_a_quota_that_somebody_else_gave_is_the_original_afresh(audit: Audit):
+    audit.finish_change(throttle(audit, UNLIMITED, HALF), Outcome.DONE, now=NOW, written=HALF)
+    throttle(audit, Quota(80_000), HALF, afresh=True)
+    (kept,) = audit.remembered().values()
+    assert (Quota(80_000), None, HALF) == (kept.original, kept.written, kept.intended)
+
+
+def test_what_was_put_back_or_ended_is_forgotten(audit: Audit):
+    begun = throttle(audit, UNLIMITED, HALF)
+    audit.finish_change(begun, Outcome.DONE, now=NOW, written=None)
+    assert not audit.remembered()
+    throttle(audit, UNLIMITED, HALF)
+    audit.forget("c0")
+    assert not audit.remembered()
+
+
+def test_ledger_and_counters_are_kept_over_a_restart(tmp_path: Path):
+    """And what cannot be read any more is as if it had never been there."""
+    ledger = (InFlight("throttle", "shop/a", "u", NOW, NOW + 30.0, "c", 0.5, {"cpu": 500.0}),)
+    memory = Memory({"cpu.high": RuleMemory(above=3)}, last_triggered=NOW, keeps_away=True)
+    audit = opened(tmp_path / "agent.db")
+    assert audit.kept("ledger", Ledger) is None
+    for value in ((), ledger):
+        audit.keep("ledger", value)
+    audit.keep("memory", memory)
+    audit.close()
+    audit = opened(tmp_path / "agent.db")
+    assert ledger == audit.kept("ledger", Ledger)
+    assert memory == audit.kept("memory", Memory)
+    assert audit.kept("memory", Ledger) is None
+    audit.close()
+
+
+def test_a_file_of_the_schema_before_is_upgraded_and_loses_nothing(tmp_path: Path):
+    path = tmp_path / "agent.db"
+    audit = opened(path)
+    audit.finish_change(throttle(audit, UNLIMITED, HALF), Outcome.DONE, now=NOW, written=HALF)
+    audit.close()
+    older = sqlite3.connect(path)
+    older.executescript(
+        "ALTER TABLE originals DROP COLUMN knob;"
+        "ALTER TABLE originals RENAME COLUMN key TO container_id;"
+        "PRAGMA user_version = 1;"
+    )
+    older.close()
+    audit = opened(path)
+    assert not audit.notice
+    assert {"c0": Original(None, 100_000)} == audit.originals()
+    audit.finish_change(throttle(audit, HALF, FIFTH), Outcome.DONE, now=NOW, written=FIFTH)
+    assert FIFTH == audit.remembered()["c0"].written
+    assert 2 == len(audit.deeds())
+    audit.close()
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from agent.audit.log import Audit
+from agent.audit.entries import Deed
+from agent.cgroups.base import Quota
+audit = Audit.open(Path(sys.argv[1]), now=0.0)
+deed = Deed(time=0.0, kind="throttle", container_id="c0", pod="shop/a")
+audit.begin_change(deed, path="/c0", found=Quota(None), intended=Quota(20000))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_what_was_begun_is_there_after_a_kill(tmp_path: Path):
+    path = tmp_path / "agent.db"
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=Path.cwd(), timeout=60)
+    assert -signal.SIGKILL == ended.returncode
+    audit = opened(path)
+    assert not audit.notice
+    assert (Quota(None), Quota(20_000)) == (audit.remembered()["c0"].original, audit.remembered()["c0"].intended)
+    assert [Outcome.BEGUN] == [each.outcome for each in audit.deeds()]
+    audit.close()
+
+
+FULL = textwrap.dedent("""
+    import resource, sys
+    from pathlib import Path
+    from agent.audit.log import Audit
+    from agent.audit.database import AuditError
+    from agent.audit.entries import Deed, Outcome
+    audit = Audit.open(Path(sys.argv[1]), now=0.0)
+    first = audit.begin(Deed(time=0.0, kind="throttle"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+    for number in range(10_000):
+        try:
+            audit.begin(Deed(time=0.0, kind="throttle", message="x" * 1000))
+        except AuditError as error:
+            print(error, error.hint)
+            break
+    else:
+        sys.exit("it was never full")
+    print(len(audit.deeds()) > 0)
+""")
+
+
+@pytest.mark.slow
+def test_a_disk_without_room_is_told_before_anything_is_done(tmp_path: Path):
+    """As the largest file that this process may write: the kernel refuses the next byte in the same way."""
+    run = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / "agent.db")], capture_output=True, text=True, timeout=60
+    )
+    assert 0 == run.returncode, run.stderr
+    error, readable = run.stdout.splitlines()
+    assert "Nothing is done to any pod until it can be written again" in error
+    assert "True" == readable
+
+
+def test_two_agents_cannot_have_the_same_file(audit: Audit):
+    with pytest.raises(AuditError, match=r"agent\.db: database is locked") as refused:
+        opened(audit.path)
+    assert "only one may" in refused.value.hint
+
+
+def test_a_directory_that_is_none_is_told(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AuditError, match=r"Not a directory|File exists"):
+        opened(tmp_path / "file" / "agent.db")
+
+
+def foreign(path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE recipes (name TEXT)")
+    other.commit()
+    other.close()
+
+
+def damaged(path: Path) -> None:
+    audit = opened(path)
+    with audit.together():
+        for number in range(300):
+            audit.begin(throttling(number))
+    audit.close()
+    content = bytearray(path.read_bytes())
+    content[2 * 4096 : 6 * 4096] = os.urandom(4 * 4096)
+    path.write_bytes(content)
+
+
+def text(path: Path) -> None:
+    path.write_text("this is no database at all\n" * 10)
+
+
+@pytest.mark.parametrize("begin_anew", [True, False])
+def test_another_programs_database_is_left_to_it(tmp_path: Path, begin_anew: bool):
+    path = tmp_path / "recipes.db"
+    foreign(path)
+    before = path.read_bytes()
+    with pytest.raises(AuditError, match="is another program's database") as raised:
+        Audit.open(path, now=NOW, begin_anew=begin_anew)
+    assert "agent.state_file" in raised.value.hint
+    assert path.read_bytes() == before
+    assert ["recipes.db"] == [each.name for each in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("make", "why"), [(damaged, "damaged"), (text, "no SQLite database")])
+def test_a_file_that_is_damaged_is_kept_aside(tmp_path: Path, make, why: str):
+    path = tmp_path / "agent.db"
+    make(path)
+    before = path.read_bytes()
+    audit = opened(path)
+    assert why in audit.notice
+    assert "agent.db.set-aside-20231114T221320Z" in audit.notice
+    assert not audit.deeds()
+    audit.close()
+    assert before == (tmp_path / "agent.db.set-aside-20231114T221320Z").read_bytes()
+    text(path)
+    opened(path).close()
+    assert (tmp_path / "agent.db.set-aside-20231114T221320Z-1").exists()
+    audit = opened(path)
+    assert not audit.notice
+    audit.close()
+
+
+def test_a_file_that_is_only_begun_is_gone_on_with(tmp_path: Path):
+    path = tmp_path / "agent.db"
+    path.touch()
+    opened(path).close()
+    other = tmp_path / "other.db"
+    begun = sqlite3.connect(other)
+    begun.execute("PRAGMA journal_mode = WAL")
+    begun.close()
+    audit = opened(other)
+    assert not audit.notice
+    audit.close()
+
+
+def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path):
+    path = tmp_path / "agent.db"
+    opened(path).close()
+    newer = sqlite3.connect(path)
+    newer.execute("PRAGMA user_version = 99")
+    newer.commit()
+    newer.close()
+    with pytest.raises(AuditError, match="newer load-watcher"):
+        opened(path)
+    assert ["agent.db"] == [each.name for each in tmp_path.iterdir()]

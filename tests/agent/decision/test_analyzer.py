@@ -1,0 +1,376 @@
+"""From samples and counts to what the policies want."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise, permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.decision.analysis import Analysis, Memory, Wanted
+from agent.decision.analyzer import analyze, merge
+from agent.decision.plan import Verdict
+from agent.decision.selection import protection
+from agent.metrics.options import Options
+from agent.model import (
+    AvoidanceAction,
+    CpuThrottle,
+    LabelSelector,
+    Original,
+    PodQos,
+    PodScope,
+    PodState,
+    Policies,
+    Rule,
+    Series,
+    State,
+)
+from agent.qos import QosClass
+from tests.agent.scenes import CPU, pod, running, state
+
+EVERYBODY = PodQos("all", frozenset({"throttle", "evict", "away"}), scopes=())
+THROTTLE = AvoidanceAction("throttle", 60.0, throttle=CpuThrottle(10, 20))
+EVICT = AvoidanceAction("evict", 60.0, evicts=True, grace_seconds=5.0)
+AWAY = AvoidanceAction("away", 60.0)
+
+
+def rule(name: str = "r", action: str = "throttle", watermark: float = 100.0, **values: Any) -> Rule:
+    return Rule("nq", name, values.pop("metric", "m"), watermark, action, **values)
+
+
+def policies(*rules: Rule, pod_qos: tuple[PodQos, ...] = (EVERYBODY,)) -> Policies:
+    return Policies(rules, {each.name: each for each in (THROTTLE, EVICT, AWAY)}, pod_qos)
+
+
+class Cycles:
+    """The analyzer, fed sample after sample."""
+
+    def __init__(self, held: Policies, pods: tuple[PodState, ...] = (), originals: dict[str, Original] | None = None):
+        self.policies, self.pods, self.originals = held, pods, originals or {}
+        self.memory, self.now = Memory(), 1_000.0
+
+    def see(self, sample: float | None, seconds: float = 10.0) -> Analysis:
+        self.now += seconds
+        metrics = {} if sample is None else {"m": (Series(sample, self.now),)}
+        seen = State(self.now, metrics, self.pods, {"m": "the collector failed"} if sample is None else {})
+        found = analyze(seen, self.policies, self.memory, originals=self.originals)
+        self.memory = found.memory
+        return found
+
+    def verdicts(self, *samples: float | None) -> list[Verdict]:
+        return [self.see(sample).findings[0].verdict for sample in samples]
+
+
+Q, C, T, H, R, M = (
+    Verdict.QUIET,
+    Verdict.COUNTING,
+    Verdict.TRIGGERED,
+    Verdict.HOLDING,
+    Verdict.RESTORED,
+    Verdict.MISSING,
+)
+
+
+def test_above_is_strictly_greater():
+    assert [Q, T] == Cycles(policies(rule())).verdicts(100.0, 100.1)
+
+
+def test_samples_above_are_counted_in_a_row():
+    cycles = Cycles(policies(rule(avoidance_threshold=2)))
+    assert [C, Q, C, T, T] == cycles.verdicts(101, 50, 101, 101, 101)
+
+
+def test_nothing_is_restored_that_was_not_triggered():
+    assert [Q, Q, Q] == Cycles(policies(rule())).verdicts(1, 1, 1)
+
+
+def test_a_restore_goes_on_until_the_cool_down_is_over_and_nothing_is_owed():
+    held = policies(rule(restore_threshold=2))
+    throttled = running("p", 0.5, quota=50_000)
+    cycles = Cycles(held, (throttled,), {"p-main": Original(None)})
+    assert [T, H, R, R, R, R, R] == cycles.verdicts(101, 1, 1, 1, 1, 1, 1)
+    later = cycles.see(1)  # 70 s after the trigger
+    assert later.may_restore
+    assert {"default/p"} == set(later.demand.restored)
+    assert cycles.see(1).may_restore
+    cycles.originals = {}
+    assert [R, Q, Q] == cycles.verdicts(1, 1, 1)
+
+
+def test_between_the_watermarks_nothing_is_counted():
+    cycles = Cycles(policies(rule(restore_watermark=80.0, restore_threshold=2, avoidance_threshold=2)))
+    assert [C, Q, C, T] == cycles.verdicts(101, 90, 101, 101)
+    assert [H, H, H, H, R] == cycles.verdicts(90, 80, 90, 80, 80)
+
+
+def test_a_restore_watermark_above_the_watermark_is_the_watermark():
+    cycles = Cycles(policies(rule(restore_watermark=200.0)))
+    assert [T, R] == cycles.verdicts(150, 90)
+
+
+def test_a_triggered_rule_stays_for_its_dwell():
+    cycles = Cycles(policies(rule(action="evict", min_dwell_seconds=35.0)))
+    assert [T, H, H, H, R] == cycles.verdicts(101, 1, 1, 1, 1)
+
+
+def test_a_clock_that_is_set_back_holds_nothing_for_ever():
+    cycles = Cycles(policies(rule(action="evict", min_dwell_seconds=35.0)))
+    cycles.see(101)
+    back = cycles.see(1, seconds=-100_000.0)
+    assert R is back.findings[0].verdict
+    assert not back.may_restore
+    assert [cycles.see(1).may_restore for _ in range(7)] == [False] * 6 + [True]
+
+
+@pytest.mark.parametrize("why", ["the collector failed"])
+def test_a_missing_metric_leaves_the_counts_alone(why):
+    cycles = Cycles(policies(rule(avoidance_threshold=2)))
+    assert [C, M, T] == cycles.verdicts(101, None, 101)
+    assert cycles.see(None).findings[0].text == f"nq.r: m is missing ({why}): nothing is counted and nothing done"
+
+
+def test_missing_counts_as_above_only_where_the_rule_says_so_and_the_metric_was_there_once():
+    never_seen = Cycles(policies(rule(on_missing="all", avoidance_threshold=2)))
+    assert [M, M, M] == never_seen.verdicts(None, None, None)
+    assert [Q, C, T] == never_seen.verdicts(1, None, None)
+    last = never_seen.see(None)
+    assert frozenset({"m"}) == last.demand.missed
+    assert last.findings[0].blind
+    assert "counts as above (onMissing: all)" in last.findings[0].text
+
+
+def test_a_selector_picks_series_and_the_highest_of_them_counts():
+    selector = LabelSelector((("diskName", "In", ("sda", "sdb")),))
+    series = tuple(
+        Series(value, 1.0, {"diskName": name}) for name, value in (("sda", 5.0), ("sdb", 150.0), ("sdc", 999.0))
+    )
+    found = analyze(State(1.0, {"m": series}), policies(rule(selector=selector)), Memory())
+    assert (T, 150.0, {"diskName": "sdb"}) == (
+        found.findings[0].verdict,
+        found.findings[0].sample,
+        found.findings[0].series,
+    )
+    nothing = replace(selector, requirements=(("diskName", "In", ("sdz",)),))
+    found = analyze(State(1.0, {"m": series}), policies(rule(selector=nothing)), Memory())
+    assert "none of its series matches the selector" in found.findings[0].text
+
+
+def test_any_triggered_rule_keeps_pods_away_until_its_cool_down_is_over():
+    cycles = Cycles(policies(rule(action="away")))
+    assert cycles.see(1).keep_away is False  # an earlier run may have left its taint
+    assert [cycles.see(sample).keep_away for sample in (101, 101, 1, 1, 1, 1, 1, 1)] == [True, True] + [None] * 6
+    done = cycles.see(1)
+    assert (done.keep_away, done.because) == (False, "nq.r is restored, and its cool-down is over")
+    assert cycles.see(1).keep_away is None
+
+
+def test_a_rule_in_its_dead_band_keeps_new_pods_away_and_no_quotas():
+    memory = rule("memory", "away", metric="n", watermark=100.0, restore_watermark=70.0)
+    held = policies(rule(), memory)
+    cycles = Cycles(held, (running("p", 0.5, quota=50_000),), {"p-main": Original(None)})
+
+    def see(m: float, n: float) -> Analysis:
+        cycles.now += 100.0
+        metrics = {"m": (Series(m, cycles.now),), "n": (Series(n, cycles.now),)}
+        found = analyze(
+            State(cycles.now, metrics, cycles.pods), cycles.policies, cycles.memory, originals=cycles.originals
+        )
+        cycles.memory = found.memory
+        return found
+
+    assert see(101, 101).keep_away
+    between = see(1, 80)
+    assert (None, True, {"default/p"}) == (between.keep_away, between.may_restore, set(between.demand.restored))
+    assert see(1, 60).keep_away is False
+
+
+def test_a_new_start_waits_with_the_taint_until_it_knows():
+    cycles = Cycles(policies(rule(action="away", avoidance_threshold=2)))
+    assert [cycles.see(sample).keep_away for sample in (None, 101, 101)] == [None, None, True]
+
+
+def test_a_policy_that_goes_lets_pods_come_and_gives_quotas_back():
+    throttled, other = running("p", 0.5, quota=50_000), running("q", 0.5, quota=50_000)
+    cycles = Cycles(policies(rule()), (throttled, other), {"p-main": Original(None)})
+    assert cycles.see(101).keep_away
+    assert () == cycles.see(101).released
+    cycles.policies = policies()
+    gone = cycles.see(101)
+    assert (gone.keep_away, gone.because) == (False, "no rule asks for it")
+    assert ("default/p",) == gone.released
+    assert {} == gone.memory.rules
+    assert cycles.see(101).keep_away is None  # it was said
+
+
+def test_a_rule_in_preview_covers_nothing_that_was_throttled():
+    cycles = Cycles(policies(rule(preview=True)), (running("p", 0.5, quota=50_000),), {"p-main": Original(None)})
+    assert ("default/p",) == cycles.see(101).released
+
+
+def test_a_preview_decides_and_demands_nothing():
+    cycles = Cycles(policies(rule(preview=True), rule("e", "evict", preview=True)), (running("p", 0.5),))
+    found = cycles.see(101)
+    assert [T, T] == [each.verdict for each in found.findings]
+    assert found.keep_away is False
+    assert ({}, {}) == (found.demand.throttled, found.demand.evicted)
+    assert {"default/p"} == set(found.preview.throttled) == set(found.preview.evicted)
+    assert found.findings[0].text.endswith("(preview: nobody acts on it)")
+    assert 2 == len(found.events)
+
+
+def test_page_cache_is_asked_for_where_the_action_says_so():
+    held = policies(rule(), rule("gc", "gc"))
+    held = replace(held, actions={**held.actions, "gc": AvoidanceAction("gc", force_gc=True)})
+    held = replace(held, pod_qos=(PodQos("all", frozenset({"gc"}), scopes=()),))
+    found = Cycles(held, (pod("p"),)).see(101)
+    assert ({"m": (100.0,)}, ["default/p"]) == (found.demand.reclaim, list(found.demand.reclaimed))
+    assert {} == Cycles(held, (pod("p"),)).see(1).demand.reclaimed
+
+
+def test_events_tell_changes_and_not_states():
+    cycles = Cycles(policies(rule(action="evict")))
+    told = [[event.note for event in cycles.see(sample).events] for sample in (1, 101, 101, 1, 1, 101, 101)]
+    assert told == [
+        [],
+        ["nq/r triggered action evict"],
+        [],
+        ["nq/r restored action evict"],
+        [],
+        ["nq/r triggered action evict"],
+        [],
+    ]
+
+
+def test_rules_merge_into_the_smallest_watermark_and_the_strongest_action():
+    strong = AvoidanceAction("strong", throttle=CpuThrottle(5, 40))
+    held = Policies(
+        (rule("a", watermark=90.0), rule("b", "strong", watermark=95.0)),
+        {"throttle": THROTTLE, "strong": strong},
+        (PodQos("all", frozenset({"throttle", "strong"}), scopes=()),),
+    )
+    found = Cycles(held, (pod("p"),)).see(101)
+    assert {"m": (90.0, 95.0)} == found.demand.down
+    assert CpuThrottle(10, 40) == found.demand.throttled["default/p"].throttle
+
+
+def test_restoring_heeds_all_rules_of_the_metric():
+    low, high = rule("low", watermark=100.0, restore_watermark=70.0), rule("high", watermark=200.0)
+    cycles = Cycles(policies(low, high), (running("p", 0.5, quota=1000),), {"p-main": Original(None)})
+    cycles.see(201)
+    for _ in range(8):
+        found = cycles.see(60)
+    assert {"m": (70.0, 200.0)} == found.demand.up
+    assert {"m": 100.0} == found.demand.ceilings
+
+
+def test_a_restore_may_take_smaller_steps():
+    gentle = replace(THROTTLE, restore_step_ratio=5)
+    held = Policies((rule(),), {"throttle": gentle}, (EVERYBODY,))
+    cycles = Cycles(held, (running("p", 0.5, quota=1000),), {"p-main": Original(None)})
+    assert 20 == cycles.see(101).demand.throttled["default/p"].throttle.step_ratio
+    cycles.see(1)
+    assert 5 == cycles.see(1, seconds=100.0).demand.restored["default/p"].throttle.step_ratio
+
+
+def test_an_action_that_is_not_there_does_nothing_and_is_named():
+    cycles = Cycles(policies(rule(action="nowhere")))
+    found = cycles.see(101)
+    assert not found.keep_away
+    assert ("there is no AvoidanceAction nowhere, which a rule names: nothing is done for it",) == found.warnings[-1:]
+    assert [R, Q] == cycles.verdicts(1, 1)
+
+
+def test_a_pod_qos_that_matches_every_pod_is_named():
+    found = Cycles(policies(rule())).see(1)
+    assert ("PodQOS all matches every pod of the node: its scopes are an empty list",) == found.warnings
+
+
+def test_only_pods_of_whose_class_a_pod_qos_speaks_are_candidates():
+    best_effort = PodQos("be", frozenset({"throttle"}), scopes=(PodScope("QOSClass", "In", ("BestEffort",)),))
+    held = policies(rule(), rule("e", "evict"), pod_qos=(best_effort,))
+    found = Cycles(held, (pod("be"), pod("g", qos=QosClass.GUARANTEED))).see(101)
+    assert ["default/be"] == list(found.demand.throttled)
+    assert {} == found.demand.evicted
+    assert {"m": (100.0,)} == found.demand.evict
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"terminating": True}, "terminating"),
+        ({"phase": "Succeeded"}, "finished"),
+        ({"phase": "Failed"}, "finished"),
+        ({"static": True}, "static"),
+        ({"priority": 2_000_000_000}, "critical"),
+        ({"uid": "mine"}, "the agent itself"),
+        ({"name": "me", "namespace": "system"}, "the agent itself"),
+        ({"priority": 1_999_999_999}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_is_protected(values, reason):
+    told = protection(pod(values.pop("name", "p"), **values), frozenset({"mine", "system/me"}))
+    assert reason in told
+    assert bool(reason) == bool(told)
+
+
+@given(
+    st.lists(st.booleans(), max_size=30),
+    st.integers(min_value=1, max_value=4),
+    st.integers(min_value=1, max_value=4),
+)
+def test_triggered_and_restored_follow_from_the_last_samples_alone(above, needed, calm):
+    cycles = Cycles(policies(rule(action="evict", avoidance_threshold=needed, restore_threshold=calm)))
+    verdicts = cycles.verdicts(*(101.0 if each else 1.0 for each in above))
+    for place, verdict in enumerate(verdicts):
+        seen = above[: place + 1]
+        assert (verdict is T) == (len(seen) >= needed and all(seen[-needed:]))
+        if verdict is R:
+            assert T in verdicts[:place]
+            assert not any(seen[-calm:])
+    for before, after in pairwise(verdicts):
+        assert not (before in (T, H, R) and after is Q and cycles.now < 1_000.0 + 60.0)
+
+
+ratios = st.builds(CpuThrottle, st.integers(0, 100), st.integers(0, 100))
+wanted = st.builds(
+    Wanted,
+    st.frozensets(st.sampled_from(["a", "b", "c"])),
+    ratios,
+    st.none() | st.floats(0, 100),
+)
+
+
+@given(st.lists(wanted, min_size=3, max_size=3))
+def test_merging_does_not_depend_on_the_order(three):
+    merged = {merge(merge(first, second), third) for first, second, third in permutations(three)}
+    assert 1 == len(merged)
+    (only,) = merged
+    assert only == merge(only, three[0])
+
+
+@given(st.permutations(range(4)), st.floats(0, 200))
+def test_rules_do_not_depend_on_their_order(places, sample):
+    rules = [
+        rule("a", watermark=50.0),
+        rule("b", "evict", watermark=90.0),
+        rule("c", "away", watermark=10.0),
+        rule("d", watermark=70.0, avoidance_threshold=2),
+    ]
+    pods = (pod("p"), pod("q"))
+    straight = Cycles(policies(*rules), pods).see(sample)
+    shuffled = Cycles(policies(*(rules[place] for place in places)), pods).see(sample)
+    assert straight.demand == shuffled.demand
+    assert straight.keep_away == shuffled.keep_away
+    assert straight.memory == shuffled.memory
+
+
+def test_a_cycle_can_be_told_again_from_its_values():
+    held, seen = policies(rule(), rule("e", "evict")), state([running("p", 0.5)], **{CPU: 5.0, "m": 101.0})
+    memory = Memory()
+    first = analyze(seen, held, memory, options=Options())
+    assert first == analyze(seen, held, memory, options=Options())
+    assert Memory() == memory

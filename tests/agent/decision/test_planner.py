@@ -1,0 +1,523 @@
+"""From what the policies want to what is done, and not to one pod more."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from agent.decision.analysis import Demand, Memory
+from agent.decision.analyzer import analyze
+from agent.decision.eviction_limits import Budget, Eviction, Limits
+from agent.decision.ledger import booked, settled
+from agent.decision.plan import Mode, Plan
+from agent.decision.plan_inputs import Given
+from agent.decision.planner import plan, still_needed
+from agent.metrics.action_metric import Metric, Planned, eviction
+from agent.metrics.options import Options
+from agent.metrics.registry import Metrics
+from agent.model import (
+    AvoidanceAction,
+    ContainerState,
+    CpuThrottle,
+    EvictStep,
+    Original,
+    PodQos,
+    PodState,
+    Policies,
+    QuotaStep,
+    Rule,
+    SchedulingStep,
+    State,
+)
+from agent.qos import QosClass
+from tests.agent.scenes import CPU, CPU_PERCENT, MEMORY, analysis, pod, running, state, wanted
+
+EXACT = Options(excess=0.0)
+NOW = 1_000.0
+
+
+def evictions(
+    pods: list[PodState], marks: dict[str, float], used: dict[str, float], options: Options = EXACT, **values: Any
+) -> Plan:
+    demand = Demand(evict={name: (value,) for name, value in marks.items()}, evicted=wanted(pods, *marks))
+    return plan(analysis(demand), Given(state(pods, NOW, **used), Metrics(), options, **values))
+
+
+def throttles(pods: list[PodState], watermark: float, used: float, step: int = 50, **values: Any) -> Plan:
+    demand = Demand(down={CPU: (watermark,)}, throttled=wanted(pods, CPU, step=step))
+    return plan(analysis(demand), Given(state(pods, NOW, **{CPU: used}), Metrics(), EXACT, **values))
+
+
+def restores(pods: list[PodState], watermark: float, used: float, step: int = 50, **values: Any) -> Plan:
+    demand = Demand(up={CPU: (watermark,)}, restored=wanted(pods, CPU, step=step), ceilings=values.pop("ceilings", {}))
+    given = {"originals": {each.id: Original(None) for one in pods for each in one.containers}, **values}
+    seen = state(pods, NOW, **{CPU: used, "cpu_core_numbers": 8.0})
+    return plan(analysis(demand), Given(seen, Metrics(), EXACT, **given))
+
+
+def gone(made: Plan) -> list[str]:
+    return [step.pod.partition("/")[2] for step in made.steps if isinstance(step, EvictStep)]
+
+
+def quotas(made: Plan) -> dict[str, int | None]:
+    return {step.pod.partition("/")[2]: step.after for step in made.steps if isinstance(step, QuotaStep)}
+
+
+def why(made: Plan) -> dict[str, str]:
+    return {each.pod.partition("/")[2]: each.why for stage in made.stages for each in stage.candidates}
+
+
+# --- evicting --------------------------------------------------------------------------------------------------------
+
+
+def test_evicts_until_just_under_the_watermark():
+    pods = [pod("a", 0.5), pod("b", 1.5), pod("c", 1.0), pod("d", 0.4)]
+    made = evictions(pods, {CPU: 4000.0}, {CPU: 6000.0})
+    assert ["b", "c"] == gone(made)
+    (stage,) = made.stages
+    assert (Mode.PRECISE, 6000.0, 2000.0, -500.0) == (stage.mode, stage.used, stage.gap, stage.gap_after)
+    assert why(made) == {
+        "b": "releases 1500 millicores",
+        "c": "releases 1000 millicores",
+        "a": "the gap is closed without it",
+        "d": "the gap is closed without it",
+    }
+    assert {"classAndPriority": "BestEffort/0", "cpuUsage": 1.5}.items() <= stage.candidates[0].keys.items()
+
+
+def test_a_gap_that_is_met_exactly_takes_no_further_pod():
+    pods = [pod(name, 0.1) for name in "abcde"]
+    made = evictions(
+        pods, {CPU: 700.0}, {CPU: 1000.0}
+    )  # 3 × 0.1 × 1000 is a little over 300 in floating point, or under
+    assert 3 == len(gone(made))
+
+
+def test_a_release_closes_all_gaps():
+    pods = [pod("both", 2.0, memory=1200), pod("memory-only", 0.1, memory=1100)]
+    made = evictions(pods, {CPU: 5000.0, MEMORY: 5000.0}, {CPU: 6000.0, MEMORY: 6000.0})
+    assert ["both"] == gone(made)
+
+
+def test_a_victim_that_others_make_unnecessary_is_spared():
+    pods = [pod("cpu-hog", 2.0, memory=1200), pod("memory-hog", 0.1, memory=2000)]
+    made = evictions(pods, {CPU: 5000.0, MEMORY: 5000.0}, {CPU: 6000.0, MEMORY: 6000.0})
+    assert ["cpu-hog"] == gone(made)
+    told = {(stage.metric, each.pod): each.why for stage in made.stages for each in stage.candidates}
+    assert "the others release enough without it" == told[MEMORY, "default/memory-hog"]
+
+
+def test_a_pod_that_matters_more_does_not_spare_one_that_matters_less():
+    small = pod("small", 0.5)
+    large = pod("large", 5.0, priority=100)
+    made = evictions([large, small], {CPU: 5000.0}, {CPU: 6000.0})
+    assert ["small", "large"] == gone(made)
+
+
+def test_pods_that_release_nothing_or_nobody_knows_what_are_named_and_spared():
+    pods = [pod("idle", 0.0), pod("unknown"), pod("busy", 0.2)]
+    made = evictions(pods, {CPU: 1000.0}, {CPU: 9000.0})
+    assert ["busy"] == gone(made)
+    assert "it would release nothing" == why(made)["idle"]
+    assert "not known" in why(made)["unknown"]
+    assert made.stages[0].candidates[-1].released is None
+
+
+def test_no_more_than_are_allowed_now():
+    pods = [pod(name, 0.1) for name in "abcde"]
+    made = evictions(pods, {CPU: 1000.0}, {CPU: 9000.0}, budget=Budget(Limits(node=2, namespace=9)))
+    assert ["a", "b"] == gone(made)
+    assert "this node may have 2 evictions in 600 s, and has them" == why(made)["c"]
+    blind = {"window_cpu_avg_5m": 50.0}
+    past = (Eviction(0.0, "shop", ""),)
+    assert ["a"] == gone(evictions(pods, blind, {}, budget=Budget(Limits(node=2), past)))
+    assert [] == gone(evictions(pods, blind, {}, budget=Budget(Limits(node=1), past)))
+
+
+def test_whom_a_limit_keeps_is_passed_over_for_the_next_one():
+    """As whom a disruption budget protects."""
+    pods = [pod(name, 0.5, owner="ReplicaSet/web") for name in "ab"] + [pod("c", 0.4, owner="Job/batch")]
+    made = evictions(pods, {CPU: 8300.0}, {CPU: 9000.0}, budget=Budget(Limits()))
+    assert ["a", "c"] == gone(made)
+    assert "ReplicaSet/web in default may have 1 evictions in 600 s, and has them" == why(made)["b"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"terminating": True},
+        {"phase": "Failed"},
+        {"static": True},
+        {"priority": 2_000_001_000},
+        {"uid": "me"},
+        {"daemon": True},
+    ],
+)
+@pytest.mark.parametrize("metric", [CPU, "window_cpu_avg_5m"])
+def test_protected_pods_are_not_evicted_whatever_they_use(values, metric):
+    pods = [pod("protected", 9.0, **values), pod("other", 0.1)]
+    made = evictions(pods, {metric: 1.0}, {CPU: 9000.0}, own=frozenset({"me"}))
+    assert ["other"] == gone(made)
+    assert "default/protected" in made.left_alone or "DaemonSet" in why(made)["protected"]
+
+
+def test_pods_that_cannot_be_acted_on_now_leave_their_place_to_others():
+    pods = [pod("big", 2.5), pod("small", 1.0)]
+    unavailable = {"default/big": "its PodDisruptionBudget refused (429)"}
+    made = evictions(pods, {CPU: 4000.0}, {CPU: 6000.0}, unavailable=unavailable)
+    assert ["small"] == gone(made)
+    assert unavailable == made.left_alone
+
+
+def test_victims_that_still_burn_are_not_replaced():
+    pods = [pod("a", 1.0), pod("b", 1.0)]
+    first = evictions(pods, {CPU: 5500.0}, {CPU: 6000.0})
+    ledger = booked((), first.steps, NOW, EXACT)
+    second = evictions(pods, {CPU: 5500.0}, {CPU: 6000.0}, ledger=ledger)
+    assert (["a"], []) == (gone(first), gone(second))
+    assert (1000.0, -500.0) == (second.stages[0].in_flight, second.stages[0].gap)
+    assert "asked to go" in second.left_alone["default/a"]
+    late = state(pods, NOW + 61.0, **{CPU: 6000.0})
+    demand = Demand(evict={CPU: (5500.0,)}, evicted=wanted(pods, CPU))
+    assert ["a"] == gone(plan(analysis(demand), Given(late, Metrics(), EXACT, ledger=ledger)))
+
+
+def test_a_pod_is_evicted_only_for_metrics_that_its_rule_names():
+    pods = [pod("for-cpu", 0.5, memory=9000), pod("for-memory", 5.0, memory=100)]
+    demand = Demand(
+        evict={CPU: (5000.0,), MEMORY: (5000.0,)},
+        evicted={**wanted(pods[:1], CPU), **wanted(pods[1:], MEMORY)},
+    )
+    seen = state(pods, NOW, **{CPU: 5400.0, MEMORY: 1.0})
+    assert ["for-cpu"] == gone(plan(analysis(demand), Given(seen, Metrics(), EXACT)))
+
+
+def test_a_percent_without_a_capacity_does_nothing_and_says_so():
+    made = evictions([pod("a", 1.0)], {CPU_PERCENT: 50.0}, {CPU_PERCENT: 90.0})
+    assert () == made.steps
+    assert "the node's capacity is not known: nothing is done" in made.stages[0].text
+
+
+def test_usage_that_is_missing_does_nothing_unless_the_rule_says_otherwise():
+    pods = [pod("a", 1.0), pod("b", 1.0)]
+    demand = Demand(evict={CPU: (1.0,)}, evicted=wanted(pods, CPU))
+    given = Given(state(pods, NOW), Metrics(), EXACT)
+    made = plan(analysis(demand), given)
+    assert ((), Mode.NOTHING) == (made.steps, made.stages[0].mode)
+    made = plan(analysis(replace(demand, missed=frozenset({CPU}))), given)
+    assert (["a", "b"], Mode.MISSED) == (gone(made), made.stages[0].mode)
+    other = plan(analysis(replace(demand, missed=frozenset({MEMORY}))), given)
+    assert () == other.steps
+
+
+def test_a_metric_that_cannot_be_quantified_acts_on_all_by_the_most_urgent_that_can():
+    pods = [pod("a", 1.0), pod("b", 1.0)]
+    made = evictions(pods, {CPU: 5999.0, "psi_memory_full_avg10": 5.0}, {CPU: 6000.0})
+    assert (["a", "b"], "psi_memory_full_avg10") == (gone(made), made.stages[0].metric)
+    assert Mode.NOT_QUANTIFIED is made.stages[0].mode
+    nothing = evictions(pods, {"cpu_load_1_min": 1.0}, {"cpu_load_1_min": 9.0})
+    assert ((), Mode.NOTHING) == (nothing.steps, nothing.stages[0].mode)
+    assert "none of cpu_load_1_min knows how to evict" in nothing.stages[0].text
+
+
+# --- throttling and restoring ----------------------------------------------------------------------------------------
+
+
+def test_throttles_until_the_gap_is_closed():
+    pods = [running("small", 1.0), running("big", 2.0), running("guaranteed", 9.0, qos=QosClass.GUARANTEED)]
+    made = throttles(pods, 4000.0, 4500.0)
+    assert {"big": 100_000} == quotas(made)
+    assert {"small": "the gap is closed without it", "guaranteed": "the gap is closed without it"}.items() <= why(
+        made
+    ).items()
+
+
+def test_a_container_without_a_quota_that_would_release_nothing_gets_none():
+    idle = running("idle", 0.0)
+    made = throttles([idle, running("quota-above-use", 0.1, quota=400_000)], 100.0, 9000.0)
+    assert {"quota-above-use": 200_000} == quotas(made)
+    assert "a quota would release nothing" == why(made)["idle"]
+
+
+def test_a_quota_of_a_moment_ago_is_not_released_twice():
+    before = running("p", 2.0)
+    first = throttles([before], 4000.0, 4500.0)
+    lagging = running("p", 2.0, quota=100_000)
+    second = throttles([lagging], 4000.0, 4500.0, ledger=booked((), first.steps, NOW, EXACT))
+    assert ({"p": 100_000}, {}) == (quotas(first), quotas(second))
+    assert 1000.0 == second.stages[0].in_flight
+    third = throttles([lagging], 3000.0, 4500.0, ledger=booked((), first.steps, NOW - 10.0, EXACT))
+    assert {"p": 50_000} == quotas(third)
+    assert {"cpu": 500.0} == third.stages[0].candidates[0].released
+
+
+def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_set():
+    """The state was read before, so what it says of those quotas is past."""
+    pods = [running("a", 2.0), running("b", 1.0)]
+    first = throttles(pods, 1000.0, 9000.0)
+    assert {"a": 100_000, "b": 50_000} == quotas(first)
+    ledger = booked((), first.steps[:1], NOW, EXACT)
+    second = throttles(pods, 1000.0, 9000.0, ledger=ledger)
+    assert {"b": 50_000} == quotas(second)
+    assert "it was changed in this very cycle" == why(second)["a"]
+    back = analysis(released=("default/c",))
+    given = Given(state([running("c", 0.5, quota=50_000)]), Metrics(), EXACT, originals={"c-main": Original(None)})
+    given_back = plan(back, given)
+    again = replace(given, ledger=booked((), given_back.steps, NOW, EXACT))
+    assert (1, ()) == (len(given_back.steps), plan(back, again).steps)
+
+
+def test_without_a_gap_a_pod_gets_its_next_step_when_the_last_one_shows():
+    demand = Demand(down={"window_cpu_avg_5m": (50.0,)}, throttled=wanted([running("p", 1.0)], "window_cpu_avg_5m"))
+    first = plan(analysis(demand), Given(state([running("p", 1.0)]), Metrics(), EXACT))
+    ledger = booked((), first.steps, NOW - 10.0, EXACT)
+    lagging = Given(state([running("p", 1.0, quota=90_000)]), Metrics(), EXACT, ledger=ledger)
+    made = plan(analysis(demand), lagging)
+    assert {} == quotas(made)
+    assert "its last step is still taking effect" == why(made)["p"]
+
+
+def test_a_metric_that_lags_is_waited_for():
+    """A window of five minutes is above for minutes after the load is gone: one step in that time is enough."""
+    name, unlimited, slowed = "window_cpu_avg_5m", running("p", 1.0), running("p", 0.9, quota=90_000)
+    demand = Demand(down={name: (50.0,), CPU: (1.0,)}, throttled=wanted([unlimited], name, CPU))
+    first = plan(analysis(demand), Given(state([unlimited], NOW), Metrics(), EXACT))
+    ledger = booked((), first.steps, NOW, EXACT)
+    for seconds, expected in ((10.0, {}), (290.0, {}), (310.0, {"p": 81_000})):
+        seen = state([slowed], NOW + seconds)
+        given = Given(seen, Metrics(), EXACT, ledger=settled(ledger, seen, EXACT))
+        assert expected == quotas(plan(analysis(demand), given))
+
+
+def test_an_action_that_takes_nothing_is_named():
+    made = throttles([running("p", 2.0)], 1000.0, 9000.0, step=0)
+    assert {} == quotas(made)
+    assert "its action takes nothing: stepCPURatio is 0" == why(made)["p"]
+
+
+def test_who_matters_most_is_restored_first():
+    low, high = running("low", 0.5, quota=50_000), running("high", 0.5, quota=50_000, priority=9)
+    assert {"high": 75_000} == quotas(restores([low, high], 4000.0, 3900.0))
+    assert {"high": 75_000, "low": 75_000} == quotas(restores([low, high], 4000.0, 3000.0))
+
+
+def test_what_was_never_lowered_is_not_raised():
+    made = restores([running("p", 0.5, quota=50_000)], 4000.0, 1000.0, originals={})
+    assert {} == quotas(made)
+    assert () == made.stages[0].candidates
+
+
+def test_restoring_leaves_room_below_the_watermark_that_throttles():
+    made = restores([running("p", 0.5, quota=50_000)], 3500.0, 3400.0, step=90, ceilings={CPU: 3700.0})
+    assert {"p": 80_000} == quotas(made)
+    assert {} == quotas(restores([running("p", 0.5, quota=50_000)], 3500.0, 3490.0, ceilings={CPU: 3495.0}))
+
+
+def test_what_no_rule_throttles_any_more_gets_its_quota_back_at_once():
+    pods = [running("p", 0.5, quota=50_000), running("leaving", 0.5, quota=50_000, terminating=True)]
+    originals = {"p-main": Original(70_000), "leaving-main": Original(None)}
+    found = analysis(released=("default/leaving", "default/p"))
+    made = plan(found, Given(state(pods), Metrics(), EXACT, originals=originals))
+    (step,) = made.steps
+    assert isinstance(step, QuotaStep)
+    assert (50_000, 70_000, "restore", "no rule throttles it any more") == (
+        step.before,
+        step.after,
+        step.kind,
+        step.reason,
+    )
+    assert "" == still_needed(step, made, Given(state(pods), Metrics(), EXACT))
+
+
+# --- one after another -----------------------------------------------------------------------------------------------
+
+
+def both(pods: list[PodState], since: float, **values: Any) -> tuple[Demand, Given]:
+    demand = Demand(
+        down={CPU: (4000.0,)},
+        throttled=wanted(pods, CPU, step=10),
+        evict={CPU: (4000.0,), MEMORY: (100.0,)},
+        evicted=wanted(pods, CPU, MEMORY),
+        since={CPU: since, MEMORY: since},
+    )
+    return demand, Given(state(pods, NOW, **{CPU: 5000.0, MEMORY: 50.0}), Metrics(), EXACT, **values)
+
+
+def test_evicting_waits_for_what_throttling_does():
+    demand, given = both([running("p", 2.0, memory=10)], since=NOW - 10.0)
+    made = plan(analysis(demand), given)
+    assert ["throttle"] == [step.kind for step in made.steps]
+    waiting = [stage for stage in made.stages if stage.mode is Mode.WAITING]
+    assert ["cpu_total_usage: evicts in 20 s at the soonest, for throttling comes first"] == [
+        stage.text for stage in waiting
+    ]
+
+
+def test_after_that_it_takes_what_throttling_leaves():
+    pods = [running("p", 2.0), running("q", 1.0)]
+    demand, given = both(pods, since=NOW - 30.0)
+    made = plan(analysis(demand), given)
+    assert ["throttle", "throttle", "evict"] == [step.kind for step in made.steps]
+    assert pytest.approx(700.0) == next(
+        stage.gap for stage in made.stages if stage.kind == "evict" and stage.metric == CPU
+    )
+
+
+def test_memory_does_not_wait_and_neither_does_what_cannot_be_throttled():
+    pods = [running("p", 2.0, memory=10)]
+    demand, given = both(pods, since=NOW)
+    memory = replace(given, state=state(pods, NOW, **{CPU: 5000.0, MEMORY: 105.0}))
+    assert ["throttle", "evict"] == [step.kind for step in plan(analysis(demand), memory).steps]
+    floor = [running("p", 2.0, quota=1_000)]
+    demand, given = both(floor, since=NOW)
+    assert ["evict"] == [step.kind for step in plan(analysis(demand), given).steps]
+
+
+def test_page_cache_is_reclaimed_before_anybody_is_evicted_and_counts_for_nothing_yet():
+    pods = [pod("a", memory=900), pod("b", memory=100), pod("unknown")]
+    demand = Demand(
+        reclaim={MEMORY: (5000.0,), CPU: (1.0,)},
+        reclaimed=wanted(pods, MEMORY),
+        evict={MEMORY: (5000.0,)},
+        evicted=wanted(pods, MEMORY),
+    )
+    given = Given(state(pods, NOW, **{MEMORY: 5500.0, CPU: 9.0}), Metrics(), EXACT)
+    made = plan(analysis(demand), given)
+    assert [("reclaim", 500), ("reclaim", 100), ("evict", None)] == [
+        (step.kind, getattr(step, "bytes", None)) for step in made.steps
+    ]
+    first, second, third = made.steps
+    enough = replace(given, state=state(pods, NOW, **{MEMORY: 5000.0}))
+    assert ["memory_total_usage needs it no more"] * 2 == [
+        still_needed(second, made, enough, (first,)),
+        still_needed(third, made, enough, (first,)),
+    ]
+    assert "" == still_needed(third, made, given, (first, second))
+
+
+def test_reclaiming_is_for_memory_alone():
+    pods = [pod("a", memory=900)]
+    demand = Demand(reclaim={CPU: (1.0,), "psi_memory_full_avg10": (1.0,)}, reclaimed=wanted(pods, CPU))
+    made = plan(analysis(demand), Given(state(pods, NOW, **{CPU: 9.0}), Metrics(), EXACT))
+    assert ((), ()) == (made.steps, made.stages)
+
+
+def test_scheduling_comes_first():
+    demand, given = both([running("p", 2.0)], since=NOW)
+    made = plan(analysis(demand, keep_away=True, because="triggered: nq.r"), given)
+    assert SchedulingStep(True, "triggered: nq.r") == made.steps[0]
+
+
+# --- just before acting ----------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_dropped_once_its_gap_is_gone():
+    pods = [pod("a", 1.0), pod("b", 1.0)]
+    made = evictions(pods, {CPU: 4500.0}, {CPU: 6000.0})
+    first, second = made.steps
+
+    def asked(step: Any, used: float | None, done: tuple[Any, ...] = (), **values: Any) -> str:
+        fresh: State = state(values.get("pods", pods), NOW + 1, **({} if used is None else {CPU: used}))
+        return still_needed(step, made, Given(fresh, Metrics(), EXACT), done)
+
+    assert "" == asked(first, 6000.0)
+    assert "" == asked(second, 6000.0, (first,))
+    assert "cpu_total_usage needs it no more" == asked(second, 5400.0, (first,))
+    assert "cpu_total_usage needs it no more" == asked(first, 4500.0)
+    assert "cpu_total_usage is missing now" == asked(first, None)
+    assert "the pod is gone" == asked(first, 6000.0, pods=[pod("b", 1.0)])
+    assert "the pod is gone" == asked(first, 6000.0, pods=[pod("a", 1.0, uid="a namesake")])
+    assert "it is terminating already" == asked(first, 6000.0, pods=[pod("a", 1.0, terminating=True)])
+    assert "" == asked(SchedulingStep(True, ""), None)
+
+
+def test_a_restore_is_dropped_when_the_node_is_busy_again():
+    made = restores([running("p", 0.5, quota=50_000)], 4000.0, 3000.0)
+    (step,) = made.steps
+    busy = Given(state([running("p", 0.5)], **{CPU: 4100.0}), Metrics(), EXACT)
+    assert "cpu_total_usage needs it no more" == still_needed(step, made, busy)
+
+
+def test_a_step_on_all_pods_is_needed_while_its_pod_is_there():
+    made = evictions([pod("a", 1.0)], {"window_cpu_avg_5m": 50.0}, {})
+    (step,) = made.steps
+    assert "" == still_needed(step, made, Given(state([pod("a", 1.0)]), Metrics(), EXACT))
+
+
+# --- what is told ----------------------------------------------------------------------------------------------------
+
+
+def whole_plan() -> Plan:
+    held = Policies(
+        (
+            Rule("nq", "cpu", CPU, 4000.0, "throttle"),
+            Rule("nq", "memory", MEMORY, 6 * 2.0**30, "evict", preview=True),
+            Rule("nq", "load", "cpu_load_1_min", 4.0, "throttle"),
+        ),
+        {
+            "throttle": AvoidanceAction("throttle", throttle=CpuThrottle(10, 50)),
+            "evict": AvoidanceAction("evict", evicts=True),
+        },
+        (PodQos("all", frozenset({"throttle", "evict"}), scopes=()),),
+    )
+    pods = [
+        running("worker", 3.0, memory=3 * 2**30),
+        running("web", 1.0, qos=QosClass.BURSTABLE, memory=2**30),
+        running("proxy", 1.0, static=True),
+        pod("new", containers=(ContainerState(name="main", id="new"),)),
+    ]
+    seen = state(pods, NOW, **{CPU: 5000.0, MEMORY: 7 * 2.0**30, "cpu_core_numbers": 8.0})
+    return plan(analyze(seen, held, Memory()), Given(seen, Metrics()))
+
+
+def test_a_plan_says_in_words_what_it_saw_and_what_it_does():
+    assert whole_plan().sentences == (
+        "PodQOS all matches every pod of the node: its scopes are an empty list",
+        "nq.cpu: cpu_total_usage is 5000, above 4000: triggered, action throttle",
+        "nq.memory: memory_total_usage is 7,516,192,768, above 6,442,450,944: triggered, action evict "
+        "(preview: nobody acts on it)",
+        "nq.load: cpu_load_1_min is missing (nobody collects it): nothing is counted and nothing done",
+        "cpu_total_usage is 5000, watermark 4000: 1100 millicores must be released; "
+        "throttles default/worker, which closes it (1 of 3 pods)",
+        "in preview: memory_total_usage is 7,516,192,768, watermark 6,442,450,944: 1126.4 MiB must be released; "
+        "evicts default/worker, which closes it (1 of 3 pods)",
+        "1. keep new pods away (triggered: nq.cpu)",
+        "2. throttle default/worker, container main, from no quota to 1.5 cores: releases 1500 millicores",
+        "in preview: would evict default/worker, 30 s of grace: releases 3000 millicores, 3072.0 MiB",
+    )
+
+
+def test_a_plan_is_plain_data():
+    made = whole_plan()
+    text = msgspec.json.encode(made)
+    told = json.loads(text)
+    assert (
+        "it is a static pod, or the mirror of one: the kubelet would start it again"
+        == (told["left_alone"]["default/proxy"])
+    )
+    assert [step["kind"] for step in told["steps"]] == ["scheduling", "throttle"]
+    assert told["rules"][0]["verdict"] == "triggered"
+    assert told["stages"][0]["candidates"][0]["keys"]["classAndPriority"] == "BestEffort/0"
+
+
+def test_nothing_to_do_is_said():
+    assert ("nothing to do",) == plan(analysis(), Given(state(), Metrics())).sentences
+
+
+def test_a_metric_of_somebody_elses_is_planned_like_ours():
+    def evict(one: PodState, grace: float | None, _: Any) -> Planned:
+        return eviction(one, grace, "gpu_memory", {"gpu_memory": float(one.labels["gpu"])})
+
+    gpu = Metric(
+        name="gpu_memory", action_priority=7, evictable=True, evict_quantified=True, evict=evict, resource="gpu_memory"
+    )
+    pods = [pod(name, 0.1, labels={"gpu": amount}, start_time=1.0) for name, amount in (("a", "5"), ("b", "3"))]
+    demand = Demand(evict={"gpu_memory": (10.0,)}, evicted=wanted(pods, "gpu_memory"))
+    given = Given(state(pods, gpu_memory=14.0), Metrics(extra=[gpu]), EXACT)
+    made = plan(analysis(demand), given)
+    assert ["a"] == gone(made)
+    assert "4 gpu_memory must be released" in made.stages[0].text

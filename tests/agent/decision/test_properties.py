@@ -1,0 +1,265 @@
+"""What holds of every plan, whatever the pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.decision.analysis import Demand, Wanted
+from agent.decision.eviction_limits import Budget, Limits
+from agent.decision.ledger import booked, falling
+from agent.decision.plan import Mode, Plan
+from agent.decision.plan_inputs import Given
+from agent.decision.planner import plan
+from agent.decision.selection import protection
+from agent.decision.stage_planner import CLOSED
+from agent.metrics.options import Options, Order
+from agent.metrics.registry import Metrics
+from agent.metrics.sorters import CHAINS
+from agent.model import ContainerState, CpuThrottle, EvictStep, Original, PodState, QuotaStep, State
+from agent.qos import QosClass
+from tests.agent.scenes import CPU, MEMORY, analysis, state
+
+pytestmark = pytest.mark.slow
+
+NOW = 1_000.0
+few = settings(max_examples=40)
+"""Examples are large here, and these tests are many."""
+cores = st.floats(0.0, 4.0).map(lambda value: round(value, 3))
+RANK = {Order.SEED: CHAINS[Order.SEED].cpu, Order.UPSTREAM: CHAINS[Order.UPSTREAM].cpu}
+
+
+@st.composite
+def containers(draw: Any, name: str) -> tuple[ContainerState, ...]:
+    return tuple(
+        ContainerState(
+            name=f"c{number}",
+            id=f"{name}-{number}",
+            cpu=draw(st.none() | cores),
+            quota=draw(st.none() | st.integers(1_000, 400_000)),
+            cpu_request=draw(st.none() | cores),
+            cpu_limit=draw(st.none() | cores),
+            throttled=draw(st.none() | st.booleans()),
+        )
+        for number in range(draw(st.integers(0, 2)))
+    )
+
+
+@st.composite
+def pods(draw: Any) -> list[PodState]:
+    return [
+        PodState(
+            namespace="ns",
+            name=f"p{number}",
+            uid=f"u{number}",
+            qos=draw(st.sampled_from(QosClass)),
+            priority=draw(st.sampled_from([-10, 0, 0, 0, 1000, 2_000_000_000])),
+            start_time=draw(st.none() | st.integers(0, 9)),
+            cpu=draw(st.none() | cores),
+            memory=draw(st.none() | st.integers(0, 1000)),
+            phase=draw(st.sampled_from(["Running", "Running", "Running", "Succeeded"])),
+            terminating=draw(st.integers(0, 9)) == 0,
+            static=draw(st.integers(0, 9)) == 0,
+            containers=draw(containers(f"p{number}")),
+        )
+        for number in range(draw(st.integers(0, 8)))
+    ]
+
+
+ratios = st.builds(CpuThrottle, st.integers(0, 100), st.integers(0, 100))
+options = st.builds(Options, excess=st.sampled_from([0.0, 0.1]), order=st.sampled_from(Order))
+
+
+@st.composite
+def scenes(draw: Any) -> tuple[Demand, Given]:
+    """A demand for all three actions on all of the pods, and a node that is over and under its watermarks."""
+    given_pods = draw(pods())
+    opts = draw(options)
+    used = {CPU: draw(st.floats(0, 20_000)), MEMORY: draw(st.floats(0, 5_000)), "cpu_core_numbers": 8.0}
+    everybody = {
+        pod.key: Wanted(frozenset({CPU, MEMORY}), draw(ratios), draw(st.none() | st.floats(0, 60)))
+        for pod in given_pods
+        if draw(st.booleans()) or draw(st.booleans())
+    }
+    originals = {
+        container.id: Original(draw(st.none() | st.integers(1_000, 500_000)))
+        for pod in given_pods
+        for container in pod.containers
+        if draw(st.booleans())
+    }
+    evict = {name: (draw(st.floats(1, 10_000)),) for name in draw(st.sets(st.sampled_from([CPU, MEMORY]), min_size=1))}
+    demand = Demand(
+        down={CPU: (draw(st.floats(1, 20_000)),)} if draw(st.booleans()) else {},
+        up={CPU: (draw(st.floats(1, 20_000)),)},
+        evict={name: evict[name] for name in sorted(evict)},
+        throttled=everybody,
+        restored=everybody,
+        evicted=everybody,
+        ceilings={CPU: draw(st.floats(1, 20_000))} if draw(st.booleans()) else {},
+    )
+    metrics = Metrics(opts.order)
+    return demand, Given(state(given_pods, NOW, **used), metrics, opts, originals=originals)
+
+
+def evicted(made: Plan) -> list[EvictStep]:
+    return [step for step in made.steps if isinstance(step, EvictStep)]
+
+
+def evicting_alone(demand: Demand) -> Demand:
+    return Demand(evict=demand.evict, evicted=demand.evicted)
+
+
+@st.composite
+def closable(draw: Any) -> tuple[Demand, Given]:
+    """An eviction for one or two metrics whose gaps the pods can close, of pods that may all go."""
+    given_pods = [
+        PodState(
+            namespace="ns",
+            name=f"p{number}",
+            uid=f"u{number}",
+            qos=draw(st.sampled_from([QosClass.BEST_EFFORT, QosClass.BURSTABLE])),
+            priority=draw(st.sampled_from([0, 0, 5])),
+            start_time=draw(st.integers(0, 9)),
+            cpu=draw(st.integers(1, 3_000)) / 1_000.0,
+            memory=draw(st.integers(1, 1_000)),
+        )
+        for number in range(draw(st.integers(2, 8)))
+    ]
+    opts = draw(options)
+    share = 1.0 / (1.0 + opts.excess)
+    total = {
+        CPU: sum((pod.cpu or 0.0) * 1_000.0 for pod in given_pods),
+        MEMORY: sum(pod.memory or 0 for pod in given_pods),
+    }
+    names = sorted(draw(st.sets(st.sampled_from([CPU, MEMORY]), min_size=1)))
+    marks = {name: (10_000.0 - total[name] * share * draw(st.floats(0.01, 0.99)),) for name in names}
+    everybody = {pod.key: Wanted(frozenset(names)) for pod in given_pods}
+    used = dict.fromkeys(names, 10_000.0)
+    return Demand(evict=marks, evicted=everybody), Given(state(given_pods, NOW, **used), Metrics(opts.order), opts)
+
+
+def needless(made: Plan, given_: Given) -> list[EvictStep]:
+    """Victims without whom every gap that was closed would still be."""
+    stages = [stage for stage in made.stages if stage.mode is Mode.PRECISE]
+    assert all((stage.gap_after or 0.0) <= CLOSED for stage in stages)
+    resources = {stage.metric: given_.metrics[stage.metric].resource for stage in stages}
+    return [
+        victim
+        for victim in evicted(made)
+        if all((stage.gap_after or 0.0) + victim.released[resources[stage.metric]] <= CLOSED for stage in stages)
+    ]
+
+
+@few
+@given(closable())
+def test_without_the_last_victim_a_gap_stays_open(scene):
+    demand, given_ = scene
+    made = plan(analysis(demand), given_)
+    assert evicted(made)[-1] not in needless(made, given_)
+
+
+@few
+@given(closable())
+def test_no_victim_is_one_too_many_but_one_that_matters_less_than_another(scene):
+    demand, given_ = scene
+    made = plan(analysis(demand), given_)
+    by_key = {pod.key: pod for pod in given_.state.pods}
+    rank = RANK[given_.options.order].rank
+    for victim in needless(made, given_):
+        assert any(rank(by_key[victim.pod], by_key[other.pod]) < 0 for other in evicted(made))
+
+
+@few
+@given(scenes())
+def test_every_release_is_taken_off_every_gap(scene):
+    demand, given_ = scene
+    made = plan(analysis(evicting_alone(demand)), given_)
+    for stage in made.stages:
+        if stage.mode is Mode.PRECISE:
+            assert stage.gap is not None
+            assert stage.gap_after is not None
+            resource = given_.metrics[stage.metric].resource
+            released = sum(each.released.get(resource, 0.0) for each in evicted(made))
+            assert abs(stage.gap - stage.gap_after - released) <= 1e-6
+
+
+@few
+@given(closable())
+def test_nobody_of_higher_rank_goes_while_a_lower_one_could(scene):
+    demand, given_ = scene
+    made = plan(analysis(demand), given_)
+    gone = {step.pod for step in evicted(made)}
+    rank = RANK[given_.options.order].rank
+    for spared in (pod for pod in given_.state.pods if pod.key not in gone):
+        assert not any(rank(spared, victim) < 0 for victim in given_.state.pods if victim.key in gone)
+
+
+@few
+@given(scenes(), st.data())
+def test_a_plan_does_not_depend_on_the_order_of_the_pods(scene, data):
+    demand, given_ = scene
+    shuffled = State(given_.state.time, given_.state.metrics, tuple(data.draw(st.permutations(given_.state.pods))))
+    again = Given(shuffled, given_.metrics, given_.options, originals=given_.originals)
+    assert plan(analysis(demand), given_) == plan(analysis(demand), again)
+
+
+@few
+@given(scenes())
+def test_nothing_is_done_to_what_is_protected_or_not_wanted(scene):
+    demand, given_ = scene
+    by_key = {pod.key: pod for pod in given_.state.pods}
+    for step in plan(analysis(demand), given_).steps:
+        assert not isinstance(step, EvictStep | QuotaStep) or (
+            step.pod in demand.evicted and not protection(by_key[step.pod], frozenset())
+        )
+
+
+@few
+@given(scenes())
+def test_quotas_stay_between_what_the_kernel_takes_and_the_original(scene):
+    demand, given_ = scene
+    for step in plan(analysis(demand), given_).steps:
+        if not isinstance(step, QuotaStep):
+            continue
+        if step.kind == "restore":
+            assert step.before is not None
+            original = given_.originals[step.container_id].quota
+            assert step.after is None or step.after > step.before
+            assert original is None or (step.after is not None and step.after <= original)
+        else:
+            assert step.after is not None
+            assert step.after >= 1_000
+            assert step.before is None or step.after < step.before
+
+
+@few
+@given(scenes())
+def test_each_pod_gets_at_most_one_kind_of_step_of_a_stage(scene):
+    demand, given_ = scene
+    made = plan(analysis(demand), given_)
+    assert len({step.uid for step in evicted(made)}) == len(evicted(made))
+    per_container = [(step.container_id, step.kind) for step in made.steps if isinstance(step, QuotaStep)]
+    assert len(set(per_container)) == len(per_container)
+
+
+@few
+@given(scenes(), st.integers(0, 3))
+def test_no_more_evictions_than_allowed(scene, allowed):
+    demand, given_ = scene
+    limited = Given(given_.state, given_.metrics, given_.options, budget=Budget(Limits(node=allowed)))
+    assert len(evicted(plan(analysis(demand), limited))) <= allowed
+
+
+@few
+@given(closable())
+def test_a_second_plan_of_the_same_moment_takes_nobody_else(scene):
+    """All that is needed is in flight."""
+    demand, given_ = scene
+    first = plan(analysis(demand), given_)
+    ledger = booked((), first.steps, NOW, given_.options)
+    assert falling(ledger, given_.state)
+    again = Given(given_.state, given_.metrics, given_.options, ledger=ledger)
+    assert () == plan(analysis(demand), again).steps

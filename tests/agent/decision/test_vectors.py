@@ -1,0 +1,446 @@
+"""The agent's decisions, held against the golden cases of upstream (tests/vectors/crane.json).
+
+Each case is run twice: as upstream decides (`head_gapfix`, or `head` where that does not differ), with its quirks
+switched on by name, and as this product decides by default (`recommended`, or the same as upstream's where that is
+absent). Where the default differs from upstream on purpose and the cases have no word on it, EXCEPTIONS says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agent.decision.analysis import Demand, Memory, Wanted
+from agent.decision.analyzer import analyze, merge
+from agent.decision.plan import Mode, Plan, Verdict
+from agent.decision.plan_inputs import Given, divided, gaps, most_urgent
+from agent.decision.planner import plan
+from agent.decision.selection import matches
+from agent.decision.watermark import gathered
+from agent.metrics.options import Options, Order
+from agent.metrics.registry import Metrics, upstream_metrics
+from agent.metrics.sorters import CHAINS
+from agent.model import (
+    AvoidanceAction,
+    ContainerState,
+    CpuThrottle,
+    EvictStep,
+    LabelSelector,
+    Original,
+    PodQos,
+    PodScope,
+    PodState,
+    Policies,
+    QuotaStep,
+    Rule,
+    Series,
+    State,
+)
+from agent.policy.node_qos import whole_number
+from agent.qos import QosClass
+from tests.agent.crane import VECTORS, cases
+from tests.agent.scenes import analysis
+from watcher.core.kubernetes.quantity import nano
+
+DEFAULT = "default"
+UPSTREAM = "upstream"
+both = pytest.mark.parametrize("variant", [UPSTREAM, DEFAULT])
+
+EXCEPTIONS: dict[str, dict[str, Any]] = {
+    # A pod that uses nothing frees nothing, and is not evicted for that.
+    "evict-zero-usage-pods-all-go": {
+        "evicted_set": [],
+        "executed_in_order": [],
+        "grace": {},
+        "gaps_left": {"cpu_total_usage": 1},
+    },
+    # Both gaps are open, so memory comes first; the order of the second metric, which made the choice, is told there.
+    "evict-two-metrics-double": {"order": ["mem-hog", "cpu-hog"]},
+}
+
+
+def expected_of(case: dict[str, Any], variant: str) -> dict[str, Any]:
+    given = case["expected"]
+    faithful = given.get("head_gapfix", given.get("head"))
+    if variant == UPSTREAM:
+        return faithful
+    return {**given.get("recommended", faithful), **EXCEPTIONS.get(case["id"], {})}
+
+
+def options_of(case: dict[str, Any], variant: str) -> Options:
+    excess = case["input"].get("excess", 0.0)
+    return Options.upstream(excess=excess) if variant == UPSTREAM else Options(excess=excess)
+
+
+def metrics_of(variant: str) -> Metrics:
+    return upstream_metrics() if variant == UPSTREAM else Metrics()
+
+
+def quantity(text: str) -> float:
+    return nano(text) / 1e9
+
+
+def watermarks(given: dict[str, list[str]] | None) -> dict[str, tuple[float, ...]]:
+    return gathered((metric, float(whole_number(text))) for metric, texts in (given or {}).items() for text in texts)
+
+
+def state_of(values: dict[str, float], pods: list[PodState] | None = None, time: float = 1_000.0) -> State:
+    return State(time, {name: (Series(float(value), time),) for name, value in values.items()}, tuple(pods or ()))
+
+
+def pod_of(given: dict[str, Any]) -> PodState:
+    def milli(name: str, of: dict[str, Any]) -> float | None:
+        return of[name] / 1000.0 if name in of else None
+
+    return PodState(
+        namespace=given.get("ns", "d"),
+        name=given["name"],
+        uid=given["name"],
+        qos=QosClass(given.get("qos", "")),
+        priority=given.get("priority") or 0,
+        start_time=given.get("start_time"),
+        labels=given.get("labels", {}),
+        cpu=float(given.get("cpu_usage", 0.0)),
+        memory=int(given.get("mem_usage", 0)),
+        extended_cpu_limit=milli("elastic_cpu_limit", given),
+        extended_memory_limit=given.get("elastic_mem_limit"),
+        grace_seconds=given.get("pod_grace", 30.0),
+        containers=tuple(
+            ContainerState(
+                name=each["name"],
+                id=each["id"],
+                cpu=each["usage"],
+                quota=None if each["quota"] == -1 else each["quota"],
+                period=each.get("period", 100_000),
+                cpu_request=milli("request_milli", each),
+                cpu_limit=milli("limit_milli", each),
+                extended_cpu_limit=milli("ext_cpu_milli", each),
+            )
+            for each in given.get("containers", ())
+        ),
+    )
+
+
+def names(pods: list[str] | tuple[str, ...]) -> list[str]:
+    return [key.partition("/")[2] for key in pods]
+
+
+# --- what comes before pods ------------------------------------------------------------------------------------------
+
+
+@cases("watermark")
+def test_the_smallest_watermark_counts(case: dict[str, Any]):
+    pushed = case["input"]["push"]
+    expected = case["expected"]["head"]
+    smallest = [gathered(("m", quantity(text)) for text in pushed[: count + 1])["m"][0] for count in range(len(pushed))]
+    assert [quantity(text) for text in expected["smallest_after_each_push"]] == smallest
+    ascending = gathered(("m", quantity(text)) for text in pushed)["m"]
+    assert [quantity(text) for text in expected["pop_order"]] == list(ascending)
+    assert expected["value_rounded_up"] == watermarks({"m": pushed})["m"][0]
+
+
+@both
+@cases("gaps")
+def test_gaps(case: dict[str, Any], variant: str):
+    sets = {"evict": ("evict", "evict"), "throttle_down": ("throttle", "down"), "throttle_up": ("restore", "up")}
+    given = Given(state_of(case["input"]["state"]), metrics_of(variant), options_of(case, variant))
+    for name, expected in expected_of(case, variant).items():
+        kind, key = sets[name]
+        marks = watermarks(case["input"].get(key))
+        found = gaps(kind, marks, given)  # type: ignore[arg-type]
+        told = {metric: "missed" if gap is None else pytest.approx(gap, abs=1e-6) for metric, gap in found.items()}
+        assert expected == (told if marks else {}), name
+
+
+@both
+@cases("divide")
+def test_metrics_are_divided_by_what_can_be_computed(case: dict[str, Any], variant: str):
+    marks, metrics = watermarks(case["input"]["evict"]), metrics_of(variant)
+    expected = expected_of(case, variant)
+    for kind, name in (("evict", "evict"), ("throttle", "throttle")):
+        quantified, others = divided(kind, marks, metrics)  # type: ignore[arg-type]
+        assert expected[f"{name}_quantified"] == sorted(quantified)
+        assert expected[f"{name}_not_quantified"] == sorted(others)
+        assert most_urgent(kind, marks, metrics) in expected[f"highest_{name}able_any_of"]  # type: ignore[arg-type]
+
+
+@cases("sort")
+def test_upstreams_order(case: dict[str, Any]):
+    chains = CHAINS[Order.UPSTREAM]
+    sorter = {"cpu": chains.cpu, "mem": chains.memory, "general": chains.general}[case["input"]["sorter"]]
+    # Upstream leaves pods that nothing tells apart in the order in which they came.
+    pods = [replace(pod_of(each), namespace=f"{place:02}") for place, each in enumerate(case["input"]["pods"])]
+    assert case["expected"]["head"]["order"] == [pod.name for pod in sorter.sort(pods)]
+
+
+@pytest.mark.parametrize(
+    "case_id", ["sort-cpu-usage-direction", "sort-elastic-ratio", "sort-runtime", "sort-mem-direction"]
+)
+def test_the_seeds_order_is_upstreams_where_only_use_and_age_differ(case_id: str):
+    case = next(each for each in VECTORS if each["id"] == case_id)
+    chains = CHAINS[Order.SEED]
+    sorter = {"cpu": chains.cpu, "mem": chains.memory, "general": chains.general}[case["input"]["sorter"]]
+    given = [pod_of(each) for each in case["input"]["pods"]]
+    assert case["expected"]["head"]["order"] == [pod.name for pod in sorter.sort(given)]
+
+
+# --- throttle, restore, evict ----------------------------------------------------------------------------------------
+
+
+def demand_of(case: dict[str, Any], kind: str) -> Demand:
+    """All pods of the case for all of its watermarks; every metric is one that a rule names and may miss."""
+    key = {"throttle": "down", "restore": "up", "evict": "evict"}[kind]
+    marks = watermarks(case["input"].get(key))
+    pods = case["input"].get("up_pods" if kind == "restore" else "pods", [])
+    wanted = {
+        pod_of(each).key: Wanted(
+            frozenset(marks), CpuThrottle(each.get("min", 0), each.get("step", 0)), each.get("grace")
+        )
+        for each in pods
+    }
+    if kind == "throttle":
+        return Demand(down=marks, throttled=wanted, missed=frozenset(marks))
+    if kind == "restore":
+        return Demand(up=marks, restored=wanted, missed=frozenset(marks))
+    return Demand(evict=marks, evicted=wanted, missed=frozenset(marks))
+
+
+def played(case: dict[str, Any], kind: str, variant: str) -> tuple[Plan, Plan, list[str], Given]:
+    """The first plan, the one whose steps all succeed, and the pods that failed: each is left out of the next plan,
+    which upstream does for throttling alone."""
+    given_pods = case["input"].get("up_pods" if kind == "restore" else "pods", [])
+    pods = [pod_of(each) for each in given_pods]
+    failing_containers = set(case["input"].get("fail_containers", ()))
+    failing = {pod_of(each).key for each in given_pods if each.get("absent") or each.get("evict_fails")}
+    originals = {container.id: Original(None) for pod in pods for container in pod.containers}
+    given = Given(
+        state_of(case["input"]["state"], pods), metrics_of(variant), options_of(case, variant), originals=originals
+    )
+    demanded = analysis(demand_of(case, kind))
+    first = made = plan(demanded, given)
+    failed: list[str] = []
+    while True:
+        broken = [
+            step.pod
+            for step in made.steps
+            if isinstance(step, EvictStep | QuotaStep)
+            and (step.pod in failing or (isinstance(step, QuotaStep) and step.container_id in failing_containers))
+        ]
+        if not broken or (kind == "evict" and variant == UPSTREAM):
+            return first, made, failed, given
+        failed += broken[:1]
+        given = replace(given, unavailable={**given.unavailable, broken[0]: "it failed"})
+        made = plan(demanded, given)
+
+
+def gaps_left(case: dict[str, Any], kind: str, made: Plan, given: Given) -> dict[str, Any]:
+    if not case["input"].get("up_pods" if kind == "restore" else "pods"):
+        return {}
+    if any(stage.mode is Mode.MISSED for stage in made.stages):
+        key = {"throttle": "down", "restore": "up", "evict": "evict"}[kind]
+        found = gaps(kind, watermarks(case["input"][key]), given)  # type: ignore[arg-type]
+        return {name: "missed" if gap is None else gap for name, gap in found.items()}
+    return {
+        stage.metric: pytest.approx(stage.gap_after, abs=1e-6) for stage in made.stages if stage.mode is Mode.PRECISE
+    }
+
+
+def check_order(expected: list[str] | None, first: Plan) -> None:
+    looked = [names([each.pod for each in stage.candidates]) for stage in first.stages if stage.candidates]
+    if expected is not None and looked:
+        assert expected in looked
+
+
+def check_quotas(case: dict[str, Any], kind: str, variant: str) -> None:
+    expected = expected_of(case, variant)
+    first, made, failed, given = played(case, kind, variant)
+    calls = [
+        {"container": step.container_id, "cpu_quota": -1 if step.after is None else step.after}
+        for step in made.steps
+        if isinstance(step, QuotaStep)
+    ]
+    assert expected["calls"] == calls
+    assert expected["error"] == bool(failed)
+    assert expected["gaps_left"] == gaps_left(case, kind, made, given)
+    check_order(expected["order"], first)
+
+
+@both
+@cases("throttle")
+def test_throttling(case: dict[str, Any], variant: str):
+    check_quotas(case, "throttle", variant)
+
+
+@both
+@cases("restore")
+def test_restoring(case: dict[str, Any], variant: str):
+    check_quotas(case, "restore", variant)
+
+
+@both
+@cases("evict")
+def test_evictions(case: dict[str, Any], variant: str):
+    expected = expected_of(case, variant)
+    first, made, failed, given = played(case, "evict", variant)
+    steps = [step for step in made.steps if isinstance(step, EvictStep)]
+    lost = {pod["name"] for pod in case["input"]["pods"] if pod.get("evict_fails") or pod.get("absent")}
+    gone = [step for step in steps if step.pod.partition("/")[2] not in lost]
+    assert expected["evicted_set"] == sorted(names([step.pod for step in gone]))
+    assert expected["grace"] == {step.pod.partition("/")[2]: step.grace_seconds for step in gone}
+    if expected.get("executed_in_order"):
+        assert expected["executed_in_order"] == names([*failed, *(step.pod for step in steps)])
+    assert expected["gaps_left"] == gaps_left(case, "evict", made, given)
+    check_order(expected.get("order"), first)
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+
+def scope_of(given: dict[str, Any]) -> PodScope:
+    """As policies read it; upstream cannot read negative priorities."""
+    values, ranges = tuple(given["values"]), []
+    if given["scope"] == "Priority":
+        for text in values:
+            lowest, dash, highest = text.rpartition("-") if text.count("-") == 1 and text[0] != "-" else ("", "", text)
+            ranges.append((int(lowest), int(highest)) if dash else (int(text), int(text)))
+        values = ()
+        ranges = [each for each in ranges if each[0] <= each[1]]
+    operator = given["operator"]
+    if operator not in ("In", "NotIn"):
+        operator, values, ranges = "In", (), []
+    return PodScope(given["scope"], operator, values, tuple(ranges))
+
+
+def pod_qos_of(given: dict[str, Any], actions: frozenset[str] = frozenset()) -> PodQos:
+    requirements: list[Any] = [(key, "In", (value,)) for key, value in given.get("labels", {}).items()]
+    requirements += [(each["key"], each["op"], tuple(each["values"])) for each in given.get("exprs", ())]
+    scopes = None if given.get("nil_scope") else tuple(scope_of(each) for each in given.get("scopes", ()))
+    return PodQos(given["name"], actions, LabelSelector(tuple(requirements)), scopes)
+
+
+MENDED = {
+    # A priority below 0 can be written, and every value that is excluded counts, not only the last.
+    ("prio-negative", "n100"): True,
+    ("prio-notin-two", "p1000"): False,
+}
+
+
+@both
+def test_pod_qos(variant: str):
+    case = next(each for each in VECTORS if each["id"] == "podqos-scopes")
+    pods = [pod_of(each) for each in case["input"]["pods"]]
+    for given in case["input"]["podqos"]:
+        for pod in pods:
+            expected = case["expected"]["head"]["match"][given["name"]][pod.name]
+            mended = MENDED.get((given["name"], pod.name), expected)
+            if variant == UPSTREAM and given["name"] != "prio-negative":
+                mended = expected
+            assert mended == matches(pod_qos_of(given), pod, options_of(case, variant)), (given["name"], pod.name)
+
+
+def test_a_pod_without_a_priority_has_priority_0():
+    case = next(each for each in VECTORS if each["id"] == "podqos-nil-priority-panics")
+    (pod,), (given,) = case["input"]["pods"], case["input"]["podqos"]
+    assert matches(pod_qos_of(given), pod_of(pod), Options())
+
+
+def policies_of(given: dict[str, Any]) -> Policies:
+    return Policies(
+        rules=tuple(
+            Rule(
+                policy=each["nodeqos"],
+                name=each["name"],
+                metric=each["metric"],
+                watermark=float(whole_number(each["value"])),
+                action=each["action"],
+                avoidance_threshold=each["avoid"],
+                restore_threshold=each["restore"],
+                preview=each["strategy"] == "Preview",
+            )
+            for each in given["rules"]
+        ),
+        actions={
+            each["name"]: AvoidanceAction(
+                each["name"],
+                each["cooldown"],
+                throttle=CpuThrottle(each["throttle"]["min"], each["throttle"]["step"]) if "throttle" in each else None,
+                evicts="evict" in each,
+                grace_seconds=each["evict"]["grace"] if "evict" in each else None,
+            )
+            for each in given["actions"]
+        },
+        pod_qos=tuple(pod_qos_of(each, frozenset(each["allowed"])) for each in given["podqos"]),
+    )
+
+
+@cases("analyze")
+def test_upstreams_analyzer(case: dict[str, Any]):
+    policies, pods = policies_of(case["input"]), [pod_of(each) for each in case["input"]["pods"]]
+    memory, now = Memory(), 1_000_000.0
+    for cycle, expected in zip(case["input"]["cycles"], case["expected"]["head"]["cycles"], strict=True):
+        now += cycle["dt"]
+        found = analyze(state_of(cycle["state"], pods, now), policies, memory, options=Options.upstream())
+        memory, demand = found.memory, found.demand
+        assert expected["triggered"] == [each.rule for each in found.findings if each.verdict is Verdict.TRIGGERED]
+        assert expected["restored"] == [each.rule for each in found.findings if each.verdict is Verdict.RESTORED]
+        assert expected["disable"] == (found.keep_away is True)
+        assert expected["restore"] == (found.keep_away is False)
+        assert (expected["events"] or []) == [f"{each.type}:{each.reason}:{each.note}" for each in found.events]
+        for name, marks, pods_wanted in (
+            ("down", demand.down, demand.throttled),
+            ("up", demand.up, demand.restored),
+            ("evict", demand.evict, demand.evicted),
+        ):
+            assert watermarks(expected[f"{name}_wm"]) == marks
+            assert expected[f"{name}_pods"] == names(list(pods_wanted))
+        assert expected["evict_grace"] == {
+            key.partition("/")[2]: each.grace_seconds for key, each in demand.evicted.items()
+        }
+
+
+@cases("debounce_schedule_v06")
+def test_counting_and_cool_down_as_in_v06(case: dict[str, Any]):
+    given = case["input"]
+    rule = Rule(
+        "nq",
+        "r",
+        "m",
+        10.0,
+        "a",
+        avoidance_threshold=given["avoidance_threshold"],
+        restore_threshold=given["restore_threshold"],
+    )
+    policies = Policies((rule,), {"a": AvoidanceAction("a", given["cool_down_seconds"])})
+    memory, now = Memory(), 1_000_000.0
+    for above, elapsed, expected in zip(
+        given["above"], given["seconds_since_previous"], case["expected"]["v0_6_0"], strict=True
+    ):
+        now += elapsed
+        found = analyze(state_of({"m": 20.0 if above else 5.0}, time=now), policies, memory, options=Options.v06())
+        memory = found.memory
+        verdict = found.findings[0].verdict
+        assert expected == {
+            "triggered": verdict is Verdict.TRIGGERED,
+            "restored": verdict is Verdict.RESTORED,
+            "disable": found.keep_away is True,
+            "restore": found.keep_away is False,
+            "throttle_up_allowed": found.may_restore,
+        }
+
+
+@cases("merge_ratio")
+def test_ratios_merge_to_the_largest(case: dict[str, Any]):
+    merged = Wanted(frozenset(), CpuThrottle(0, 0))
+    for least, step in case["input"]["ratios"]:
+        merged = merge(merged, Wanted(frozenset(), CpuThrottle(least, step)))
+    expected = case["expected"]["head"]
+    assert CpuThrottle(expected["min"], expected["step"]) == merged.throttle
+
+
+@cases("merge_grace")
+def test_graces_merge_to_the_shortest_that_is_named(case: dict[str, Any]):
+    merged = Wanted(frozenset())
+    for grace in case["input"]["graces"]:
+        merged = merge(merged, Wanted(frozenset(), grace_seconds=grace))
+    assert case["expected"]["head"]["grace"] == merged.grace_seconds

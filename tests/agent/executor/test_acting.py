@@ -1,0 +1,117 @@
+"""From policies to control groups: what users wrote, planned by the planner and carried out, is what happens."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.decision.analysis import Memory
+from agent.decision.analyzer import analyze
+from agent.decision.ledger import Ledger, booked, settled
+from agent.decision.plan import Plan
+from agent.decision.plan_inputs import Given
+from agent.decision.planner import plan, still_needed
+from agent.executor.report import Fate, Report
+from agent.metrics.options import Options
+from agent.metrics.registry import Metrics
+from agent.model import Policies, Series, State, Step
+from agent.policy.policy_set import read_texts
+from agent.qos import QosClass
+from tests.agent.executor.node import FakeNode
+from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, throttling
+
+METRICS, OPTIONS = Metrics(), Options(settle_seconds=0.0)
+BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort"]}]}
+
+
+def policies(rule: dict[str, object] | None = None) -> Policies:
+    """The ones of a user: throttle BestEffort pods while the node uses more than 4 cores."""
+    allowed = an_object("PodQOS", "be", allowedActions=["throttle"], scopeSelector=BEST_EFFORT)
+    found = read_texts({"a.yaml": text_of(node_qos(rule or a_rule()), throttling(), allowed)}, metrics=METRICS)
+    assert not found.problems
+    return found.policies.for_node({})
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeNode]:
+    node = FakeNode(tmp_path)
+    node.add(0, 1, 2, qos=QosClass.BEST_EFFORT, cpu=1.0)
+    node.add(3, qos=QosClass.GUARANTEED, cpu=3.0)
+    yield node
+    node.close()
+
+
+class Agent:
+    """The cycle of an agent, without its clock."""
+
+    def __init__(self, node: FakeNode) -> None:
+        self.node = node
+        self.memory = Memory()
+        self.ledger: Ledger = ()
+
+    def state(self, used: float) -> State:
+        """Of a node that uses so many millicores; quotas are those of its control groups."""
+        pods = []
+        for number, pod in sorted(self.node.pods.items()):
+            quota = self.node.quota(number).split()[0]
+            container = replace(pod.containers[0], quota=None if quota == "max" else int(quota))
+            pods.append(replace(pod, containers=(container,)))
+        series = (Series(used, self.node.now),)
+        return State(self.node.now, {"cpu_total_usage": series}, tuple(pods))
+
+    def cycle(self, policies: Policies, *, used: float, then: float | None = None) -> tuple[Plan, Report]:
+        """One look and what comes of it. `then` is what is used when it is read again before each step."""
+        state = self.state(used)
+        self.ledger = settled(self.ledger, state, OPTIONS)
+        originals = self.node.audit.originals()
+        analysis = analyze(state, policies, self.memory, originals=originals, options=OPTIONS)
+        self.memory = analysis.memory
+        given = Given(state, METRICS, OPTIONS, originals, self.ledger)
+        made = plan(analysis, given)
+        again = replace(given, state=self.state(used if then is None else then))
+
+        async def needed(step: Step, done: Sequence[Step]) -> str:
+            return still_needed(step, made, again, done)
+
+        report = self.node.acting(lambda executor: executor.run(made, state=state, cycle=1, needed=needed))
+        self.ledger = booked(self.ledger, report.booked, self.node.now, OPTIONS)
+        self.node.now += 10.0
+        return made, report
+
+
+def quotas(node: FakeNode) -> list[str]:
+    return [node.quota(number).split()[0] for number in range(4)]
+
+
+def test_over_the_watermark_pods_are_throttled_in_order_and_no_more_than_needed(node: FakeNode):
+    """4.15 cores of 4: 165 millicores are wanted with the excess, a tenth of a core from each of two of three pods."""
+    made, report = Agent(node).cycle(policies(), used=4150.0)
+    assert [Fate.DONE, Fate.DONE] == [each.fate for each in report.results if each.step.kind == "throttle"]
+    assert 2 == sum(quota == "90000" for quota in quotas(node))
+    assert "max" == quotas(node)[3]
+    assert 2 == len(node.audit.originals())
+    assert made.sentences
+
+
+def test_what_went_down_by_itself_before_the_step_is_left_alone(node: FakeNode):
+    _, report = Agent(node).cycle(policies(), used=4150.0, then=3990.0)
+    assert {Fate.NOT_NEEDED} == {each.fate for each in report.results if each.step.kind == "throttle"}
+    assert ["max"] * 4 == quotas(node)
+
+
+def test_a_policy_that_goes_gives_everything_back(node: FakeNode):
+    agent = Agent(node)
+    agent.cycle(policies(), used=4500.0)
+    assert "90000" in quotas(node)
+    for _ in range(3):
+        agent.cycle(Policies(), used=4500.0)
+    assert ["max"] * 4 == quotas(node)
+    assert not node.audit.originals()
+
+
+def test_a_rule_with_strategy_preview_changes_nothing(node: FakeNode):
+    made, report = Agent(node).cycle(policies(a_rule(strategy="Preview")), used=4500.0)
+    assert [step.kind for step in made.preview if step.kind == "throttle"]
+    assert not report.booked
+    assert ["max"] * 4 == quotas(node)

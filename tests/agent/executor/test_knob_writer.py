@@ -1,0 +1,365 @@
+"""Quotas: written down before they are changed, and put back exactly, unless they are somebody else's by now."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from agent.audit.entries import Deed, Outcome
+from agent.cgroups.base import Group, Quota
+from agent.cgroups.errors import CgroupRefused
+from agent.cgroups.paths import Driver
+from agent.executor.groups import Groups
+from agent.executor.knob_writer import Quotas
+from agent.executor.report import Fate, Report, Stance
+from agent.model import QuotaStep, State
+from tests.agent.executor.node import FakeNode, restore, throttle
+
+
+@pytest.fixture(params=[("v2", Driver.SYSTEMD), ("v1", Driver.CGROUPFS)], ids=["v2", "v1"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeNode]:
+    version, driver = request.param
+    node = FakeNode(tmp_path, version=version, driver=driver)
+    yield node
+    node.close()
+
+
+def fates(report: Report) -> list[Fate]:
+    return [each.fate for each in report.results]
+
+
+def test_a_quota_is_set_and_put_back_exactly(node: FakeNode):
+    node.add(0, 1, quota=150_000)
+    report = node.run(throttle(0, before=150_000, after=40_000), throttle(1, before=150_000, after=30_000))
+    assert (Stance.THROTTLE_ONLY, "there is no Kubernetes API") == (report.stance, report.why)
+    assert [Fate.DONE, Fate.DONE] == fates(report)
+    assert ("40000 100000", "30000 100000") == (node.quota(0), node.quota(1))
+    assert {"c0", "c1"} == set(node.audit.originals())
+    assert [Fate.DONE] == fates(node.run(restore(0, before=40_000, after=80_000)))
+    assert {"c0", "c1"} == set(node.audit.originals())
+    assert [Fate.DONE] == fates(node.run(restore(0, before=80_000, after=150_000)))
+    assert ("150000 100000", {"c1"}) == (node.quota(0), set(node.audit.originals()))
+
+
+def test_every_change_is_in_the_audit_before_it_is_made(node: FakeNode):
+    """The deed is told to be begun while the quota is still the old one."""
+    node.add(0)
+    seen: list[tuple[str, str]] = []
+    node.listen = lambda deed: seen.append((deed.outcome.value, node.quota()))
+    node.run(throttle(before=None, after=50_000))
+    assert [("begun", "max 100000"), ("done", "50000 100000")] == seen
+    (deed,) = node.deeds()
+    assert ("throttle", "shop/p0", "c0", "cpu_total_usage", "cpu is short", 1) == (
+        deed.kind,
+        deed.pod,
+        deed.container_id,
+        deed.metric,
+        deed.reason,
+        deed.cycle,
+    )
+    assert ({"cpu": 500.0}, {"cpu": 1000.0, "memory": 1e9}) == (deed.planned, deed.used)
+    quotas = ({"quota": None, "period": 100_000}, {"quota": 50_000, "period": 100_000})
+    assert quotas == (deed.before, deed.after)
+
+
+def test_what_changed_since_the_plan_was_made_is_left_alone(node: FakeNode):
+    node.add(0, 1)
+    node.set_quota(70_000, 0)
+    report = node.run(throttle(0, before=None, after=50_000), throttle(1))
+    assert [Fate.FOREIGN, Fate.DONE] == fates(report)
+    assert "its quota is 70000 of 100000 µs now, not unlimited" == report.results[0].text
+    assert ("70000 100000", "50000 100000") == (node.quota(0), node.quota(1))
+    assert {"shop/p0"} == set(report.unavailable)
+
+
+def test_what_somebody_else_gave_a_throttled_container_stays_when_it_is_restored(node: FakeNode):
+    """As a resize in place does. It is in the audit, and nothing is owed any more."""
+    node.add(0, quota=150_000)
+    node.run(throttle(before=150_000, after=50_000))
+    node.set_quota(200_000)
+    assert [Fate.FOREIGN] == fates(node.run(restore(before=50_000, after=150_000)))
+    assert "200000 100000" == node.quota()
+    assert not node.audit.originals()
+    assert ["done", "foreign"] == [each.outcome for each in node.deeds()]
+
+
+def test_what_somebody_else_gave_is_the_original_when_it_is_throttled_again(node: FakeNode):
+    node.add(0, quota=150_000)
+    node.run(throttle(before=150_000, after=50_000))
+    node.set_quota(200_000)
+    assert [Fate.DONE] == fates(node.run(throttle(before=200_000, after=90_000)))
+    node.acting(lambda executor: executor.restore_all(reason="a test"))
+    assert "200000 100000" == node.quota()
+
+
+def test_a_container_that_is_gone_costs_no_other(node: FakeNode):
+    node.add(0, 1, 2)
+    node.cgroups.remove(node.path(0))
+    node.cgroups.remove(node.cgroups.pod_path("uid-1"))
+    report = node.run(throttle(0), throttle(1), throttle(2))
+    assert [Fate.GONE, Fate.GONE, Fate.DONE] == fates(report)
+    assert (throttle(2),) == report.booked
+    node.cgroups.remove(node.path(2))
+    assert [Fate.GONE] == fates(node.run(restore(2)))
+    assert not node.audit.originals()
+
+
+class Interrupting:
+    """The groups of a node, of which writing a quota is interrupted: before it, or once the kernel has it."""
+
+    def __init__(self, groups: Groups, error: BaseException, *, written: bool) -> None:
+        self._groups = groups
+        self._error = error
+        self._written = written
+
+    def find(self, uid: str, container: str = "") -> str | None:
+        return self._groups.find(uid, container)
+
+    def look(self) -> None:
+        self._groups.look()
+
+    def open(self, path: str) -> Group:
+        group = self._groups.open(path)
+        write = group.set_quota
+
+        def set_quota(quota: Quota) -> None:
+            if self._written:
+                write(quota)
+            raise self._error
+
+        class Interrupted(type(group)):  # type: ignore[misc]  # whatever it is
+            __slots__ = ()
+
+            def set_quota(self, quota: Quota) -> None:
+                set_quota(quota)
+
+        group.__class__ = Interrupted
+        return group
+
+
+def test_a_quota_that_the_kernel_refuses_is_told_and_not_owed(node: FakeNode):
+    node.add(0)
+    groups = Interrupting(node.groups(), CgroupRefused("no", path="cpu.max", hint="Try more."), written=False)
+    changed = Quotas(node.audit, groups, clock=lambda: 0.0).carry_out(throttle(), deed_of(throttle()))
+    assert (Fate.FAILED, "cpu.max: no. Try more.") == (changed.result.fate, changed.result.text)
+    assert not node.audit.originals()
+    assert [Outcome.FAILED] == [each.outcome for each in node.deeds()]
+
+
+def test_garbage_in_a_file_fails_that_step_alone(node: FakeNode):
+    node.add(0, 1)
+    name = "cpu.max" if node.version == "v2" else "cpu.cfs_quota_us"
+    node.cgroups.write(node.path(0), name, "garbage\n")
+    report = node.run(throttle(0), throttle(1))
+    assert [Fate.FAILED, Fate.DONE] == fates(report)
+    assert "garbage" in report.results[0].text
+    assert {"c1"} == set(node.audit.originals())
+
+
+def test_what_has_ended_is_forgotten(node: FakeNode):
+    node.add(0, 1)
+    node.run(throttle(0), throttle(1))
+    node.cgroups.remove(node.path(0))
+    del node.pods[0], node.pods[1]
+    node.acting(lambda executor: executor.look_back(node.state()))
+    assert {"c1"} == set(node.audit.originals())  # its control group is still there, so it may be
+
+
+# --- all of them -----------------------------------------------------------------------------------------------------
+
+
+def test_everything_is_put_back_on_request(node: FakeNode):
+    node.add(0, 1, 2, 3)
+    node.run(*(throttle(number) for number in range(4)))
+    node.set_quota(None, 1)
+    node.set_quota(77_000, 2)
+    node.cgroups.remove(node.path(3))
+    found = node.acting(lambda executor: executor.restore_all(reason="a test"))
+    assert {"c0": Fate.DONE, "c1": Fate.DONE, "c2": Fate.FOREIGN, "c3": Fate.GONE} == {
+        each.remembered.container_id: each.fate for each in found
+    }
+    assert ("max 100000", "max 100000", "77000 100000") == (node.quota(0), node.quota(1), node.quota(2))
+    assert not node.audit.originals()
+    assert ["restore", "restore"] == [each.kind for each in node.deeds()[4:]]
+
+
+def test_putting_hundreds_back_waits_for_the_disk_twice(node: FakeNode):
+    """For what is begun, and for what is done: a process that is to end has ten seconds for it."""
+    numbers = range(20)
+    node.add(*numbers)
+    with node.audit.together():
+        for number in numbers:
+            step = throttle(number)
+            begun = node.audit.begin_change(
+                deed_of(step), path=node.path(number), found=Quota(None), intended=Quota(50_000)
+            )
+            node.set_quota(50_000, number)
+            node.audit.finish_change(begun, Outcome.DONE, now=0.0, written=Quota(50_000))
+    told: list[tuple[str, int]] = []
+    node.listen = lambda deed: told.append((deed.outcome.value, sum(node.quota(n) == "max 100000" for n in numbers)))
+    node.acting(lambda executor: executor.restore_all(reason="a test"))
+    assert [("begun", 0)] * 20 + [("done", 20)] * 20 == told
+    assert not node.audit.originals()
+
+
+def test_what_cannot_be_put_back_stays_owed(node: FakeNode):
+    node.add(0, 1)
+    node.run(throttle(0), throttle(1))
+    name = "cpu.max" if node.version == "v2" else "cpu.cfs_quota_us"
+    node.cgroups.write(node.path(0), name, "garbage\n")
+    found = node.acting(lambda executor: executor.restore_all(reason="a test"))
+    assert [Fate.DONE, Fate.FAILED] == sorted(each.fate for each in found)
+    assert {"c0"} == set(node.audit.originals())
+
+
+# --- crashes ---------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from agent.audit.log import Audit
+from agent.cgroups.detection import find_layout, open_tree
+from agent.executor.groups import KubeletGroups
+from agent.executor.knob_writer import Quotas
+from agent.audit.entries import Deed
+from tests.agent.executor.node import throttle
+
+directory, when = Path(sys.argv[1]), sys.argv[2]
+
+def tell(deed):
+    # The third container's deed, just before it is carried out, or just after.
+    if deed.outcome == when and deed.container_id == "c2":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+layout = find_layout(str(directory / "cgroup"))
+tree = open_tree(layout)
+audit = Audit.open(directory / "agent.db", now=0.0, tell=tell)
+quotas = Quotas(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0)
+for number in range(4):
+    step = throttle(number)
+    quotas.carry_out(step, Deed(time=0.0, kind="throttle", pod=step.pod, uid=step.uid, container_id=step.container_id))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("when", "throttled"), [("begun", [0, 1]), ("done", [0, 1, 2])])
+def test_after_a_kill_a_new_start_finds_the_originals_and_puts_them_back(
+    node: FakeNode, when: str, throttled: list[int]
+):
+    node.add(0, 1, 2, 3)
+    node.audit.close()
+    run = subprocess.run(
+        [sys.executable, "-c", KILLED, str(node.directory), when],
+        cwd=Path.cwd(),
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert -signal.SIGKILL == run.returncode, run.stderr
+    assert throttled == [number for number in range(4) if node.quota(number) == "50000 100000"]
+    node.audit = node.open_audit()
+    assert {"c0", "c1", "c2"} == set(node.audit.originals())
+    found = node.acting(lambda executor: executor.restore_all(reason="the agent was killed"))
+    assert [Fate.DONE] * 3 == [each.fate for each in found]
+    assert ["max 100000"] * 4 == [node.quota(number) for number in range(4)]
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+DEATHS = ["dies before writing", "dies after writing", "dies when done"]
+ACTS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["throttle", *DEATHS]), st.integers(2, 9)),
+        st.tuples(st.just("restore"), st.just(0)),
+        st.tuples(st.just("foreign"), st.integers(11, 19)),
+        st.tuples(st.just("restart"), st.just(0)),
+    ),
+    max_size=8,
+)
+
+
+def carried_out(node: FakeNode, act: str, value: int) -> None:
+    """One step, in which the process may die."""
+    found = node.quota().split()[0]
+    before = None if found == "max" else int(found)
+    original = node.audit.originals().get("c0")
+    step = throttle(before=before, after=value * 10_000)
+    if act == "restore":
+        step = restore(before=before, after=original.quota if original else before)
+    groups: Groups = node.groups()
+    if act in DEATHS[:2]:
+        groups = Interrupting(groups, Died(), written=act == "dies after writing")
+
+    def tell(deed: Deed) -> None:
+        if act == "dies when done" and deed.outcome is Outcome.DONE:
+            raise Died
+
+    node.listen = tell
+    try:
+        Quotas(node.audit, groups, clock=lambda: 0.0).carry_out(step, deed_of(step))
+    except Died:
+        node.audit.close()
+        node.audit = node.open_audit()
+    finally:
+        node.listen = lambda _: None
+
+
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # where waiting for the disk takes no time
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(ACTS)
+@example([("dies after writing", 2), ("dies before writing", 3)])
+@example([("throttle", 2), ("foreign", 11), ("dies before writing", 3), ("restore", 0)])
+def test_in_the_end_a_quota_is_the_original_or_somebody_else_s(acts: list[tuple[str, int]]):
+    """Whatever happens before: throttling, restoring, dying on the way, and others who write the same file."""
+    with TemporaryDirectory(dir=MEMORY) as directory:
+        node = FakeNode(Path(directory))
+        node.add(0)
+        theirs = "max 100000"
+        for act, value in acts:
+            if act == "foreign":
+                node.set_quota(value * 10_000)
+                theirs = node.quota()
+            elif act == "restart":
+                node.audit.close()
+                node.audit = node.open_audit()
+            else:
+                carried_out(node, act, value)
+        Quotas(node.audit, node.groups(), clock=lambda: 0.0).put_all_back(reason="the end")
+        assert theirs == node.quota()
+        assert not node.audit.originals()
+        node.close()
+
+
+def deed_of(step: QuotaStep) -> Deed:
+    return Deed(time=0.0, kind=step.kind, pod=step.pod, uid=step.uid, container_id=step.container_id)
+
+
+def test_a_tree_without_any_group_of_a_kubelet_does_not_say_that_containers_are_gone(node: FakeNode):
+    """Somebody forgot to mount the host's: what is remembered must be there when the right one is looked at."""
+    node.add(0)
+    node.run(throttle(0))
+    kubepods = [path for path in sorted((node.directory / "cgroup").rglob("kubepods*")) if path.is_dir()]
+    tops = [path for path in kubepods if not any(other in path.parents for other in kubepods)]
+    for top in tops:
+        top.rename(top.with_name("elsewhere"))
+    (put_back,) = node.acting(lambda executor: executor.restore_all(reason="the end"))
+    assert (Fate.FAILED, True) == (put_back.fate, "there are no groups of a kubelet" in put_back.text)
+    assert [Fate.FAILED] == fates(node.run(restore(0)))
+    node.acting(lambda executor: executor.look_back(State(node.now)))
+    assert {"c0"} == set(node.audit.originals())
+    for top in tops:
+        top.with_name("elsewhere").rename(top)
+    (put_back,) = node.acting(lambda executor: executor.restore_all(reason="the end"))
+    assert (Fate.DONE, "max 100000") == (put_back.fate, node.quota())

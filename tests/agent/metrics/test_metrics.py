@@ -1,0 +1,229 @@
+"""What the metrics know of themselves, and what acting on a pod does by their arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.metrics.action_metric import Circumstances, Metric, Planned
+from agent.metrics.cpu_quota import lowered, raised
+from agent.metrics.options import Options, Order
+from agent.metrics.registry import Metrics, upstream_metrics
+from agent.metrics.sorters import CHAINS
+from agent.metrics.trigger_only import triggering
+from agent.model import ContainerState, CpuThrottle, EvictStep, Original, QuotaStep
+from tests.agent.scenes import CPU, CPU_PERCENT, MEMORY, pod, running, state
+
+TEN = CpuThrottle(min_ratio=0, step_ratio=10)
+HALF = CpuThrottle(min_ratio=0, step_ratio=50)
+
+
+def container(**values) -> ContainerState:
+    return ContainerState(name="main", id="id", **values)
+
+
+@pytest.mark.parametrize(
+    ("given", "usage", "ratio", "quota", "millicores"),
+    [
+        pytest.param({}, 2.0, TEN, 180_000, 200, id="no quota: a step below the usage"),
+        pytest.param({"quota": 300_000}, 2.9, TEN, 270_000, 200, id="a step below the quota"),
+        pytest.param({"quota": 400_000}, 1.0, TEN, 360_000, 0, id="a quota above the usage releases nothing"),
+        pytest.param({"quota": 100_000}, 1.3, HALF, 50_000, 500, id="no more than the quota lets it use"),
+        pytest.param({"cpu_request": 1.9}, 2.0, HALF, 190_000, 100, id="not below the request"),
+        pytest.param({"cpu_limit": 4.0}, 3.0, CpuThrottle(50, 50), 200_000, 1000, id="not below half of the limit"),
+        pytest.param({"extended_cpu_limit": 2.0}, 1.0, CpuThrottle(80, 50), 160_000, 0, id="nor of the extended one"),
+        pytest.param({}, 0.005, TEN, 1_000, 0, id="not below what the kernel takes"),
+        pytest.param({"period": 50_000}, 2.0, TEN, 90_000, 200, id="of another period"),
+    ],
+)
+def test_lowering_a_quota(given, usage, ratio, quota, millicores):
+    new = lowered(container(**given), usage, ratio)
+    assert new is not None
+    assert (quota, pytest.approx(millicores)) == (new.quota, new.millicores)
+
+
+@pytest.mark.parametrize(
+    ("given", "ratio"),
+    [
+        pytest.param({"quota": 1_000}, TEN, id="the kernel takes no less"),
+        pytest.param({"quota": 50_000, "cpu_request": 1.0}, TEN, id="below the request already"),
+        pytest.param({"quota": 200_000, "cpu_limit": 4.0}, CpuThrottle(50, 50), id="at its share of the limit"),
+        pytest.param({"quota": 200_000}, CpuThrottle(0, 0), id="a step of nothing"),
+    ],
+)
+def test_lowering_never_raises(given, ratio):
+    assert lowered(container(**given), 3.0, ratio) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "usage", "original", "options", "quota", "millicores"),
+    [
+        pytest.param({"quota": 100_000}, 0.9, None, {}, 110_000, 200, id="one step"),
+        pytest.param({"quota": 100_000}, 1.0, 105_000, {}, 105_000, 50, id="not beyond the original"),
+        pytest.param({"quota": 100_000, "throttled": False}, 0.5, 777_777, {}, 777_777, 0, id="does not need it"),
+        pytest.param({"quota": 100_000, "throttled": False}, 0.5, None, {}, None, 0, id="unlimited again"),
+        pytest.param({"quota": 7_000_000}, 60.0, None, {}, None, 0, id="more than anybody can use"),
+        pytest.param({"quota": 390_000}, 3.9, None, {"node_cores": 4.0}, None, 100, id="all that the node has"),
+        pytest.param({"quota": 100_000}, 1.0, None, {"room": 50.0}, 105_000, 50, id="as far as there is room"),
+        pytest.param({"quota": 50_000, "period": 50_000}, 1.0, 300_000, {}, 55_000, 100, id="of another period"),
+    ],
+)
+def test_raising_a_quota(given, usage, original, options, quota, millicores):
+    new = raised(container(**given), usage, TEN, Original(original), **options)
+    assert new is not None
+    assert (quota, pytest.approx(millicores)) == (new.quota, new.millicores)
+
+
+@pytest.mark.parametrize(
+    ("given", "original", "options"),
+    [
+        pytest.param({}, None, {}, id="has none"),
+        pytest.param({"quota": 100_000}, 100_000, {}, id="has the original"),
+        pytest.param({"quota": 200_000}, 100_000, {}, id="somebody gave it more"),
+        pytest.param({"quota": 100_000}, None, {"room": 0.0}, id="no room"),
+        pytest.param({"quota": 100_000}, None, {"room": 9.0}, id="no room worth a write"),
+    ],
+)
+def test_nothing_to_raise(given, original, options):
+    assert raised(container(**given), 1.0, TEN, Original(original), **options) is None
+
+
+def test_a_quota_of_another_period_is_given_back_as_as_many_cores():
+    new = raised(container(quota=10_000, period=50_000, throttled=False), 0.1, TEN, Original(300_000, 100_000))
+    assert new is not None
+    assert 150_000 == new.quota
+
+
+def circumstances(**values) -> Circumstances:
+    return Circumstances(state(cpu_core_numbers=8.0, memory_total=1000.0), Options(), **values)
+
+
+def test_throttling_a_pod_counts_all_of_its_containers_and_skips_the_sandbox():
+    containers = (
+        ContainerState(name="", id="pause", cpu=0.1),
+        ContainerState(name="one", id="1", cpu=2.0),
+        ContainerState(name="two", id="2", cpu=1.0),
+        ContainerState(name="unknown", id="3"),
+    )
+    throttle = Metrics()[CPU].throttle
+    assert throttle is not None
+    planned = throttle(pod("p", 3.1, containers=containers), HALF, circumstances())
+    assert ["1", "2"] == [step.container_id for step in planned.steps if isinstance(step, QuotaStep)]
+    assert {"cpu": pytest.approx(1500.0)} == planned.released
+
+
+def test_a_pod_whose_usage_nobody_knows_is_named_and_not_touched():
+    metrics = Metrics()
+    unknown = pod("p", containers=(ContainerState(name="one", id="1"),))
+    for name in (CPU, CPU_PERCENT, MEMORY):
+        metric = metrics[name]
+        assert metric.evict is not None
+        planned = metric.evict(unknown, None, circumstances())
+        assert planned.unknown
+        assert "not known" in planned.problem
+        assert not planned.steps
+    throttle = metrics[CPU].throttle
+    assert throttle is not None
+    assert throttle(unknown, HALF, circumstances()).unknown
+
+
+def test_evicting_releases_all_that_a_pod_uses():
+    evict = Metrics()[CPU].evict
+    assert evict is not None
+    planned = evict(pod("p", 1.5, memory=100, extended_cpu_limit=2.0, owner="ReplicaSet/r"), 7.0, circumstances())
+    assert {"cpu": 1500.0, "extended_cpu": 1500.0, "memory": 100.0} == planned.released
+    (step,) = planned.steps
+    assert isinstance(step, EvictStep)
+    assert ("evict", 7.0, "ReplicaSet/r", "uid-p") == (step.kind, step.grace_seconds, step.owner, step.uid)
+
+
+def test_extended_cpu_is_taken_from_pods_that_have_it():
+    metric = Metrics()["ext_res_container_cpu_total_usage"]
+    assert metric.throttle is not None
+    assert metric.evict is not None
+    without = running("plain", 1.0)
+    assert "no extended CPU" in metric.throttle(without, HALF, circumstances()).problem
+    assert "no extended CPU" in metric.evict(without, None, circumstances()).problem
+    planned = metric.throttle(running("extended", 1.0, quota=200_000), HALF, circumstances())
+    assert not planned.steps  # the container's limit says nothing here: the pod's does
+    having = pod("extended", 1.0, extended_cpu_limit=2.0, containers=(container(cpu=1.0),))
+    assert {"cpu": 500.0, "extended_cpu": 500.0} == metric.throttle(having, HALF, circumstances()).released
+    assert 1000.0 == metric.scale(state())
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"), [(CPU, 1.0), (MEMORY, 1.0), (CPU_PERCENT, 80.0), ("memory_total_utilization", 10.0)]
+)
+def test_what_one_unit_of_a_metric_is(name, scale):
+    assert scale == Metrics()[name].scale(circumstances().state)
+
+
+@pytest.mark.parametrize("name", [CPU_PERCENT, "memory_total_utilization"])
+def test_a_percent_of_an_unknown_capacity_is_not_known(name):
+    assert Metrics()[name].scale(state()) is None
+
+
+def test_what_memory_and_cpu_are_to_the_registry():
+    metrics = Metrics()
+    assert (10, 10, 5, 5) == tuple(
+        metrics[name].action_priority for name in (MEMORY, "memory_total_utilization", CPU, CPU_PERCENT)
+    )
+    precise = {name for name in metrics if metrics[name].evict_quantified}
+    assert {CPU, CPU_PERCENT, MEMORY, "memory_total_utilization", "ext_res_container_cpu_total_usage"} == precise
+    throttleable = {name for name in metrics if metrics[name].throttleable}
+    assert throttleable == {
+        CPU,
+        "ext_res_container_cpu_total_usage",
+        *(f"psi_cpu_{share}_{span}" for share in ("some", "full") for span in ("avg10", "avg60", "avg300")),
+    }
+    assert all(metrics[name].sortable for name in metrics)
+    assert 4 == len(upstream_metrics())
+
+
+def test_windows_of_the_watcher_trigger_and_are_never_quantified():
+    metrics = Metrics()
+    cpu, memory = metrics["window_cpu_avg_5m"], metrics["window_memory_std_15m"]
+    assert (True, True, False, False) == (
+        cpu.throttleable,
+        cpu.evictable,
+        cpu.throttle_quantified,
+        cpu.evict_quantified,
+    )
+    assert (False, True, False) == (memory.throttleable, memory.evictable, memory.evict_quantified)
+    assert (300.0, 900.0, 900.0) == (cpu.lag_seconds, memory.lag_seconds, metrics["window_cpu"].lag_seconds)
+    assert 60.0 == metrics["psi_io_full_avg60"].lag_seconds
+    assert "window_cpu_avg_5m" in metrics
+    assert metrics.get("anything_else") is None
+
+
+def test_a_metric_of_the_users_own():
+    chains = CHAINS[Order.SEED]
+    own = triggering("queue_length", chains, acts_on="cpu", action_priority=7, throttleable=True, evictable=False)
+    metrics = Metrics(extra=[own])
+    assert own is metrics["queue_length"]
+    assert chains.cpu is own.sort
+    assert (True, False, False) == (own.throttleable, own.throttle_quantified, own.evictable)
+    with pytest.raises(ValueError, match="there is a metric cpu_total_usage already"):
+        metrics.register(Metric(name=CPU))
+    with pytest.raises(ValueError, match="window_cpu_avg_5m already"):
+        metrics.register(Metric(name="window_cpu_avg_5m"))
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"name": ""}, "it has no name"),
+        ({"action_priority": 11}, "0 to 10"),
+        ({"sortable": True}, "has no sort"),
+        ({"throttleable": True}, "throttle or restore is missing"),
+        ({"throttle_quantified": True, "resource": "r"}, "not throttleable"),
+        ({"evictable": True}, "has no evict"),
+        ({"evict_quantified": True, "resource": "r"}, "not evictable"),
+        (
+            {"evictable": True, "evict": lambda *_: Planned(), "evict_quantified": True},
+            "names no resource that is released",
+        ),
+    ],
+)
+def test_attributes_that_contradict_each_other_are_refused(values, problem):
+    with pytest.raises(ValueError, match=problem):
+        Metric(**{"name": "m", **values})

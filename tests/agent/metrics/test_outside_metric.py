@@ -1,0 +1,132 @@
+"""A metric in a package of its own: built as pip would, found by its entry point, and planned with."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agent.decision.analysis import Memory
+from agent.decision.analyzer import analyze
+from agent.decision.plan_inputs import Given
+from agent.decision.planner import plan
+from agent.metrics.options import Options, Order
+from agent.metrics.sorters import CHAINS
+from agent.metrics.trigger_only import triggering
+from agent.model import AvoidanceAction, EvictStep, PodQos, Policies, Rule
+from agent.service.custom_metrics import installed_metrics
+from tests.agent.scenes import CPU, pod, state
+from tests.outside_packages import on_path, unpacked
+from tests.real.parts import REPOSITORY
+from watcher.platform.entry_points import Refused
+
+OUTSIDE = REPOSITORY / "tests" / "outside_metric"
+MODULE = "load_watcher_running_pods"
+NAME = "kubelet_running_pods"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked(OUTSIDE, tmp_path_factory)
+
+
+@pytest.fixture
+def reachable(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return on_path(installed, tmp_path, MODULE, monkeypatch)
+
+
+def refused() -> tuple[str, str]:
+    with pytest.raises(Refused) as raised:
+        installed_metrics()
+    return str(raised.value), raised.value.hint
+
+
+def test_it_is_planned_with_like_ours(reachable: Path):
+    """Two pods too many; the one that goes for CPU is one of them."""
+    rules = (
+        Rule("nq", "pods", NAME, 3.0, "evict"),
+        Rule("nq", "cpu", CPU, 4_000.0, "evict"),
+    )
+    held = Policies(
+        rules,
+        {"evict": AvoidanceAction("evict", evicts=True)},
+        (PodQos("all", frozenset({"evict"}), scopes=()),),
+    )
+    pods = [
+        pod(name, cpu, start_time=float(age)) for age, (name, cpu) in enumerate([("a", 1.5), ("b", 0.1), ("c", 0.1)])
+    ]
+    seen = state([*pods, pod("d", 0.1, start_time=9.0), pod("e", 3.0, priority=9)], **{CPU: 5_000.0, NAME: 5.0})
+    metrics = installed_metrics()
+    made = plan(analyze(seen, held, Memory()), Given(seen, metrics, Options(excess=0.0)))
+    gone = [step.pod for step in made.steps if isinstance(step, EvictStep)]
+    assert ["default/a", "default/d"] == gone
+    assert {NAME: 0.0} == {stage.metric: stage.gap_after for stage in made.stages if stage.metric == NAME}
+    assert {"cpu": 100.0, "pods": 1.0} == next(
+        each.released for stage in made.stages for each in stage.candidates if each.pod == "default/d" and each.chosen
+    )
+
+
+def test_without_its_package_it_is_not_there():
+    assert NAME not in installed_metrics()
+
+
+def test_a_package_that_cannot_be_imported_is_named(reachable: Path):
+    (reachable / f"{MODULE}.py").write_text("import no_such_library")
+    message, hint = refused()
+    assert f"the metric {NAME} cannot be had from the package load-watcher-running-pods: ModuleNotFoundError" in message
+    assert "no_such_library" in message
+    assert hint.startswith("Is load-watcher-running-pods made for this version")
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("def metrics(chains):\n    return 7\n", "is no tuple of metrics but int"),
+        ("def metrics():\n    return ()\n", "TypeError: metrics() takes 0 positional arguments"),
+        (
+            "from agent.metrics.action_metric import Metric\ndef metrics(chains):\n"
+            "    return (Metric(name='own', evictable=True),)\n",
+            "the metric own: it is evictable and has no evict",
+        ),
+        (
+            "from agent.metrics.action_metric import Metric\ndef metrics(chains):\n"
+            "    return (Metric(name='cpu_total_usage'),)\n",
+            "a metric of the package load-watcher-running-pods cannot be taken: there is a metric cpu_total_usage",
+        ),
+    ],
+)
+def test_what_is_no_metric_is_told(reachable: Path, source: str, problem: str):
+    (reachable / f"{MODULE}.py").write_text(source)
+    assert problem in refused()[0]
+
+
+def test_two_packages_of_one_name_are_named(reachable: Path):
+    """Neither is taken in silence."""
+    (info,) = reachable.glob("*.dist-info")
+    other = reachable / "other_pods-2.0.dist-info"
+    shutil.copytree(info, other)
+    metadata = (other / "METADATA").read_text().replace("load-watcher-running-pods", "other-pods")
+    (other / "METADATA").write_text(metadata)
+    assert (
+        f"the metric {NAME} is in several packages: load-watcher-running-pods, other-pods",
+        "Uninstall all but one.",
+    ) == refused()
+
+
+def test_metrics_of_the_user_stand_beside_them():
+    own = triggering("queue_length", CHAINS[Order.SEED])
+    assert own is installed_metrics(extra=[own])["queue_length"]
+    with pytest.raises(Refused, match="a metric of the settings cannot be taken"):
+        installed_metrics(extra=[own, own])
+
+
+def test_the_page_shows_the_package_as_it_is():
+    """Who copies from the page has what is tested here."""
+    page = (REPOSITORY / "docs" / "own-metric.md").read_text()
+    (module,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert module == (OUTSIDE / f"{MODULE}.py").read_text()
+    project = (OUTSIDE / "pyproject.toml").read_text()
+    (shown,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert [line for line in shown.splitlines() if line not in project.splitlines()] == []

@@ -1,0 +1,80 @@
+"""The CustomResourceDefinitions that we ship say what is read, and take what we ship."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from agent.executor.control_map import read_control
+from agent.policy.crds import RESOURCES, definition, definitions
+from tests.agent.policy.writing import a_rule, an_object, node_qos
+
+SHIPPED = Path(__file__).parents[3] / "deploy" / "agent"
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """What the definition of a kind says, and that it prunes: an unknown field would go without a word."""
+    (row,) = (each for each in RESOURCES if each[0] == kind)
+    (version,) = definition(*row)["spec"]["versions"]
+    return _closed(copy.deepcopy(version["schema"]["openAPIV3Schema"]))
+
+
+def _closed(schema: Any) -> Any:
+    """With every mapping that has properties closed, as pruning closes it; but metadata, which is the server's."""
+    if isinstance(schema, dict):
+        if "properties" in schema:
+            schema["additionalProperties"] = False
+        for value in schema.values():
+            _closed(value)
+    return schema
+
+
+def test_the_file_is_what_is_made_of_the_fields():
+    assert definitions() == (SHIPPED / "crds.yaml").read_text(), "run: python -m agent.policy.crds"
+
+
+def test_every_node_of_a_schema_has_a_type():
+    """A structural schema must, but for what takes anything."""
+
+    def check(schema: dict[str, Any], path: str) -> None:
+        free = {"x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"} & schema.keys()
+        assert "type" in schema or free, path
+        for name, inner in schema.get("properties", {}).items():
+            check(inner, f"{path}.{name}")
+        for name in ("items", "additionalProperties"):
+            if isinstance(schema.get(name), dict):
+                check(schema[name], f"{path}[]")
+
+    for row in RESOURCES:
+        check(definition(*row)["spec"]["versions"][0]["schema"]["openAPIV3Schema"], row[0])
+
+
+def test_the_policies_that_we_ship_fit_them():
+    for path in sorted((SHIPPED / "policies").glob("*.yaml")):
+        for manifest in yaml.safe_load_all(path.read_text()):
+            jsonschema.validate(manifest, schema_of(manifest["kind"]))
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        node_qos(a_rule(avoidanceThreshold=0)),
+        node_qos(a_rule(strategy="preview")),
+        node_qos(a_rule(actionName=None)),
+        node_qos(a_rule(colour="red")),
+        an_object("NodeQOS"),
+        an_object("AvoidanceAction", throttle={"cpuThrottle": {"stepCPURatio": 101}}),
+        an_object("PodQOS", allowedActions="throttle"),
+    ],
+)
+def test_what_the_agent_would_refuse_the_api_server_refuses_first(manifest: dict[str, Any]):
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(manifest, schema_of(manifest["kind"]))
+
+
+def test_the_config_map_that_we_ship_is_right():
+    control = read_control(yaml.safe_load((SHIPPED / "control.yaml").read_text())["data"])
+    assert ("on", 5, 0.05, "") == (control.enforcement, control.per_minute, control.nodes_at_once, control.problem)

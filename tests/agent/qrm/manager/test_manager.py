@@ -1,0 +1,850 @@
+"""The manager over plug-ins of the test's own: what upstream's tests say, its faults mended, and what must never be."""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from agent.qrm.kubelet.plugin_api import Options, PluginFailed, Quantity
+from agent.qrm.manager.admission import (
+    RECENT_S,
+    Admission,
+    ApplyFailed,
+    GivenBack,
+    ManagerSettings,
+    NotAllocated,
+    Reconciled,
+)
+from agent.qrm.manager.allocation import AllocationInfo, Allocations, wire_hints
+from agent.qrm.manager.manager import FRESH_S, GRACE_S, REFRESH_S, Manager
+from agent.qrm.manager.oci import BadProperty, Properties, properties_of
+from agent.qrm.manager.request import ContainerType, ResourceRequest
+from agent.qrm.manager.topology import Hint, Policy
+from agent.qrm.pods import PodContainer, QrmPod
+from tests.agent.qrm.vectors import cases, group
+
+BOTH = frozenset({0, 1})
+ALIGNED = Options(aligned=True, reconcile=True)
+ON_0, ON_1 = (Hint(frozenset({node}), preferred=True) for node in (0, 1))
+
+
+@dataclass
+class Fake:
+    """A plug-in that gives `gives` of its resource, and remembers what it was asked."""
+
+    resource: str = "cpu"
+    gives: float = 2.0
+    result: str = "0-1"
+    options: Options = ALIGNED
+    offers: tuple[Hint, ...] | None = (ON_0, ON_1)
+    failing: bool = False
+    prop: str = "CpusetCpus"
+    scalar: bool = True
+    node: bool = False
+    asked: list[ResourceRequest] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    has: dict[str, dict[str, dict[str, AllocationInfo]]] = field(default_factory=dict)
+    closed: bool = False
+
+    def _check(self, method: str) -> None:
+        if self.failing:
+            raise PluginFailed(self.resource, method, "UNKNOWN", "it was told to fail")
+
+    async def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
+        self._check("GetTopologyHints")
+        return self.offers
+
+    async def allocate(self, request: ResourceRequest) -> Mapping[str, AllocationInfo] | None:
+        self.asked.append(request)
+        self._check("Allocate")
+        hints = wire_hints([request.hint] if request.hint else ())
+        info = AllocationInfo(self.prop, self.node, self.scalar, self.gives, self.result, resource_hints=hints)
+        self.has.setdefault(request.pod_uid, {})[request.container_name] = {self.resource: info}
+        return {self.resource: info}
+
+    async def pre_start(self, request: ResourceRequest) -> None:
+        self._check("PreStartContainer")
+        self.begun.append(request.container_name)
+
+    async def remove_pod(self, pod_uid: str) -> None:
+        self._check("RemovePod")
+        self.removed.append(pod_uid)
+        self.has.pop(pod_uid, None)
+
+    async def allocations(self) -> Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]:
+        self._check("GetResourcesAllocation")
+        return self.has
+
+    async def aware(self, pod_uid: str, container: str) -> Mapping[str, Quantity]:
+        self._check("GetTopologyAwareResources")
+        return {self.resource: Quantity(self.gives, {0: self.gives})}
+
+    async def allocatable(self) -> Mapping[str, tuple[Quantity, Quantity]]:
+        self._check("GetTopologyAwareAllocatableResources")
+        quantity = Quantity(self.gives, {0: self.gives}, self.node, self.scalar)
+        return {self.resource: (quantity, quantity)}
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class World:
+    """A manager, its clock and its disk."""
+
+    def __init__(self, allocations: Allocations | None = None, **settings: Any) -> None:
+        self.now, self.saves, self.full = 1000.0, 0, False
+        self.set: list[tuple[str, Properties]] = []
+        self.manager = Manager(
+            ManagerSettings(BOTH, **{"policy": Policy.RESTRICTED, **settings}),
+            allocations or Allocations(),
+            save=self.save,
+            monotonic=lambda: self.now,
+        )
+
+    async def save(self) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        self.saves += 1
+
+    async def with_(self, *plugins: Fake) -> "World":
+        for plugin in plugins:
+            await self.manager.register(plugin.resource, plugin)
+        return self
+
+    async def apply(self, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
+        if "refuse" in pod.annotations:
+            raise ApplyFailed("the runtime refuses")
+        self.set.append((f"{pod.name}/{container.name}", properties))
+
+    def stored(self, pod: str = "p", container: str = "c") -> dict[str, float]:
+        return {name: info.allocated_quantity for name, info in self.manager.allocations.of(pod, container).items()}
+
+
+def pod(uid: str = "p", *, qos: str | None = None, **more: Any) -> QrmPod:
+    annotations = {**({"katalyst.kubewharf.io/qos_level": qos} if qos else {}), **more.pop("annotations", {})}
+    requests = more.pop("requests", {"cpu": 2.0})
+    containers = more.pop("containers", (PodContainer("c", requests, id=f"id-{uid}"),))
+    return QrmPod(uid, "ns", uid, annotations=annotations, containers=containers, **more)
+
+
+def run(test) -> Any:
+    return asyncio.run(test)
+
+
+# --- upstream's tests, as data -----------------------------------------------------------------------------------
+
+
+def named(name: str) -> dict[str, Any]:
+    (found,) = (case for case in group("manager_behaviour") if case["test"] == name)
+    return found
+
+
+@pytest.mark.parametrize("name", ["allocate, then lower request", "allocate, then higher request"])
+def test_what_is_stored_is_enough_or_not(name: str):
+    case = named(name)
+    ((resource, stored),) = case["stored"].items()
+
+    async def test() -> None:
+        fake = Fake(resource, gives=stored)
+        world = await World().with_(fake)
+        await world.manager.admit(pod(requests={resource: stored}))
+        fake.gives = case["stored_after"][resource]
+        fake.asked.clear()
+        await world.manager.admit(pod(requests=case["request"]))
+        assert bool(fake.asked) == case["plugin_called"]
+        assert world.stored() == case["stored_after"]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in group("manager_behaviour") if "admitted" in case], ids=lambda case: case["test"]
+)
+def test_who_may_do_without_a_plugin(case: dict[str, Any]):
+    async def test() -> None:
+        fake = Fake(failing=case.get("plugin_error", False), offers=None)
+        world = await World(policy=Policy.NONE).with_(fake)
+        owners = frozenset({case["owner"]} if "owner" in case else ())
+        admission = await world.manager.admit(pod(qos=case.get("qos_level"), owner_kinds=owners))
+        assert admission.admitted == case["admitted"]
+        if "plugin_called" in case:
+            assert bool(fake.asked) == case["plugin_called"]
+        if not case["admitted"]:
+            assert admission.reason == "UnexpectedAdmissionError"
+            assert "the plug-in for cpu failed in Allocate" in admission.message
+
+    run(test())
+
+
+@dataclass
+class Refusing(Fake):
+    """Goes on, and has nothing to give."""
+
+    full: bool = True
+
+    async def allocate(self, request: ResourceRequest) -> Mapping[str, AllocationInfo] | None:
+        if self.full:
+            raise PluginFailed(self.resource, "Allocate", "UNKNOWN", "it has no more")
+        return await super().allocate(request)
+
+
+class Forgetful(Fake):
+    """Cannot be told that a pod has gone."""
+
+    async def remove_pod(self, pod_uid: str) -> None:
+        raise PluginFailed(self.resource, "RemovePod", "UNAVAILABLE", "it is away")
+
+
+def test_what_a_pod_runs_without_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture):
+    async def test() -> None:
+        fake = Refusing(offers=None)
+        world = await World(policy=Policy.NONE).with_(fake, Fake("disk", prop=""))
+        asked, why = pod(requests={"cpu": 2.0, "disk": 2.0}), "the plug-in for cpu failed in Allocate: UNKNOWN: it has"
+        admission = await world.manager.admit(asked)
+        assert (admission.admitted, admission.failed) == (True, {"c": {"cpu": f"{why} no more"}})
+        world.now += FRESH_S
+        for _ in range(3):
+            assert world.manager.lacking("p", "c") == {"cpu": f"{why} no more"}
+            await world.manager.reconcile([asked], world.apply)
+        assert [record.getMessage() for record in caplog.records if "runs without" in record.message] == [
+            f"ns/p, container c, runs without its cpu: {why} no more"
+        ]
+        fake.full = False
+        await world.manager.reconcile([asked], world.apply)
+        assert world.manager.lacking("p", "c") == {}
+        assert world.stored() == {"cpu": 2.0, "disk": 2.0}
+        fake.full = True
+        await world.manager.admit(pod("q"))
+        await world.manager.reconcile([asked], world.apply)
+        assert world.manager.lacking("q", "c") == {}, "it has gone"
+
+    run(test())
+
+
+def test_daemonset_pod_of_the_systems_cores():
+    case = named("daemonset pod, system_cores")
+
+    async def test() -> None:
+        world = await World().with_(fake := Fake())
+        await world.manager.admit(pod(qos=case["qos_level"], owner_kinds=frozenset({case["owner"]})))
+        assert bool(fake.asked) == case["plugin_called"]
+
+    run(test())
+
+
+@pytest.mark.parametrize("name", ["reconcile", "reconcile without a record"])
+def test_reconcile(name: str):
+    case = named(name)
+
+    async def test() -> None:
+        fake = Fake(gives=case["stored"].get("cpu", 2))
+        world = await World().with_(fake)
+        if case["stored"]:
+            await world.manager.admit(pod())
+        world.now += FRESH_S
+        told = case["plugin_reports"].get("cpu")
+        fake.gives = case.get("plugin_allocates", {}).get("cpu", told)
+        info = AllocationInfo(
+            "CpusetCpus", is_scalar_resource=True, allocated_quantity=told or 0, allocation_result="0"
+        )
+        fake.has = {"p": {"c": {"cpu": info}}} if told else {}
+        await world.manager.reconcile([pod()], world.apply)
+        assert world.stored() == case["stored_after"]
+        if "update_container_resources_calls" in case:
+            assert len(world.set) == case["update_container_resources_calls"]
+
+    run(test())
+
+
+def test_hints_of_a_plugin_that_fails():
+    case = named("hints, plugin error")
+
+    async def test() -> None:
+        world = await World().with_(Fake(failing=case["plugin_error"]))
+        admission = await world.manager.admit(pod())
+        assert admission == Admission(
+            False,
+            "TopologyAffinityError",
+            "Resources cannot be allocated with Topology locality",
+            {"c": {"cpu": Hint(BOTH, preferred=False)}},
+        )
+
+    assert case["expected"] == []
+    run(test())
+
+
+def test_unknown_property():
+    case = named("unknown OCI property")
+    with pytest.raises(BadProperty, match="cpu sets 'mock', which is no property of a container"):
+        properties_of({"cpu": AllocationInfo(**case["stored"][0])})
+
+
+@pytest.mark.parametrize("text", ["", "1.5", "0x10", "9223372036854775808", "9" * 5000, "-" + "9" * 5000, "٣"])
+def test_what_is_no_number_of_64_bits(text: str):
+    with pytest.raises(BadProperty, match="which is no whole number"):
+        properties_of({"cpu": AllocationInfo("CpuShares", allocation_result=text)})
+
+
+def test_capacity():
+    case, gone = named("capacity"), named("capacity after grace period")
+
+    async def test() -> None:
+        fake = Fake("disk", gives=case["capacity"], node=case["is_node"], scalar=case["is_scalar"], prop="")
+        world = await World().with_(fake)
+        await world.manager.admit(pod(requests={"disk": 3.0}))
+        capacity, allocatable, removed = await world.manager.capacity()
+        assert {name: f"{value:g}" for name, value in capacity.items()} == {"disk": case["expected"]["capacity"]}
+        assert {name: f"{value:g}" for name, value in allocatable.items()} == {"disk": case["expected"]["allocatable"]}
+        assert removed == ()
+        fake.gives = 1.0
+        capacity, allocatable, _ = await world.manager.capacity()
+        assert (capacity, allocatable) == ({"disk": 1.0}, {"disk": 3.0})  # what is given away stays
+        await world.manager.deregister("disk")
+        world.now += GRACE_S
+        assert await world.manager.capacity() == ({}, {}, ())
+        world.now += gone["stopped_for_s"] - GRACE_S
+        assert await world.manager.capacity() == ({}, {}, ("disk",))
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "asked", "gone"),
+    [
+        ("example.org/disk", True, True, True),
+        ("example.org/disk", False, True, False),  # it said so itself
+        ("example.org/disk", True, False, True),
+        ("hugepages-2Mi", True, False, True),
+        ("disk", True, True, True),
+        ("disk", True, False, False),
+        ("requests.example.org/disk", True, False, False),
+    ],
+)
+def test_what_nobody_has_goes_from_the_status_too(name: str, node: bool, asked: bool, gone: bool):
+    """No allocation tells what it is: the plug-in does, and its name where it was never asked."""
+
+    async def test() -> None:
+        fake = Fake(name, node=node)
+        world = await World().with_(fake)
+        if asked:
+            await world.manager.capacity()
+        fake.failing = True
+        zero = {name: 0.0} if gone else {}
+        assert await world.manager.capacity() == (zero, zero, ())
+        await world.manager.deregister(name)
+        world.now += GRACE_S + 1
+        assert await world.manager.capacity() == ({}, {}, (name,) if gone else ())
+
+    run(test())
+
+
+def test_container_types():
+    case = named("container type")
+    names = case["containers"]
+    containers = [PodContainer(name, init=True) for name in names["init"]] + [PodContainer(n) for n in names["main"]]
+    annotations = {"kubernetes.io/main-container-name": case["annotation_main_container"]}
+    found = pod(containers=tuple(containers), annotations=annotations).typed()
+    assert {each.name: [kind.name, index] for each, kind, index in found} == case["expected"]
+
+
+def test_the_first_container_is_the_main_one_and_sidecars_of_kubernetes_are_sidecars():
+    containers = (PodContainer("proxy", init=True, restarts=True), PodContainer("a"), PodContainer("b"))
+    kinds = [kind for _, kind, _ in pod(containers=containers).typed()]
+    assert kinds == [ContainerType.SIDECAR, ContainerType.MAIN, ContainerType.SIDECAR]
+
+
+@cases("manager_behaviour")
+def test_every_case_is_tested(case: dict[str, Any]):
+    """Whoever adds cases to the vectors is told to add their test."""
+    assert case["test"] in {
+        *("allocate, then lower request", "allocate, then higher request", "plugin error, no qos annotation"),
+        *("plugin error, shared_cores", "plugin error, reclaimed_cores", "plugin error, system_cores"),
+        *("daemonset pod", "daemonset pod, system_cores", "reconcile", "reconcile without a record"),
+        *("hints, plugin error", "unknown OCI property", "capacity", "capacity after grace period", "container type"),
+    }
+
+
+# --- admission ---------------------------------------------------------------------------------------------------
+
+
+def test_the_hint_of_the_merge_goes_to_the_plugins():
+    async def test() -> None:
+        cpu, memory = Fake(), Fake("memory", offers=(ON_1,), prop="CpusetMems", result="1", gives=5)
+        world = await World().with_(cpu, memory)
+        admission = await world.manager.admit(pod(requests={"cpu": 2.0, "memory": 5.0, "other": 1.0}))
+        assert admission == Admission(True, decided={"c": {"cpu": ON_1, "memory": ON_1}})
+        assert [plugin.asked[0].hint for plugin in (cpu, memory)] == [ON_1, ON_1]
+        assert world.saves == 1
+
+    run(test())
+
+
+def test_all_or_nothing():
+    """The second resource fails: the first one's plug-in is told at once, and nothing is kept."""
+
+    async def test() -> None:
+        cpu, memory = Fake(), Fake("memory", offers=None, failing=False, result="x", prop="CpusetMems")
+        world = await World().with_(cpu, memory)
+        admission = await world.manager.admit(pod(qos="dedicated_cores", requests={"cpu": 2.0, "memory": 1.0}))
+        assert not admission.admitted
+        assert "memory sets CpusetMems to what is no set" in admission.message
+        assert cpu.removed == ["p"]
+        assert world.manager.allocations.pods == frozenset()
+        (why,) = admission.failed["c"].items()
+        assert why[0] == "memory"
+        assert why[1] in admission.message
+        assert admission.given_back is GivenBack.ALL
+
+    run(test())
+
+
+def test_what_a_refused_pod_could_not_give_back_is_told():
+    """Because a plug-in is away, or because the pod runs and had it before."""
+
+    async def test() -> None:
+        cpu, disk = Forgetful(), Refusing("disk", prop="")
+        world = await World().with_(cpu, disk)
+        asked = pod(qos="dedicated_cores", requests={"cpu": 2.0, "disk": 2.0})
+        refused = await world.manager.admit(asked)
+        assert refused.failed == {"c": {"disk": "the plug-in for disk failed in Allocate: UNKNOWN: it has no more"}}
+        assert refused.given_back is GivenBack.LATER
+        assert world.stored() == {"cpu": 2.0}
+        again = await world.manager.admit(asked)
+        assert again.given_back is GivenBack.NONE
+        disk.full = False
+        assert (await world.manager.admit(asked)).given_back is None
+
+    run(test())
+
+
+def test_a_checkpoint_that_cannot_be_written_admits_nobody():
+    async def test() -> None:
+        world = await World().with_(fake := Fake())
+        world.full = True
+        admission = await world.manager.admit(pod())
+        assert admission.message == (
+            "Allocate failed due to the checkpoint could not be written: No space left on device, which is unexpected"
+        )
+        assert fake.removed == ["p"]
+        assert world.manager.allocations.pods == frozenset()
+
+    run(test())
+
+
+def test_after_a_restart_stored_hints_count_and_nobody_is_asked():
+    """Upstream takes every hint for nil until the plug-in is back."""
+
+    async def test() -> None:
+        before = await World().with_(Fake())
+        await before.manager.admit(pod(qos="dedicated_cores"))
+        world = World(before.manager.allocations)
+        assert world.manager.plugins == {"cpu": False}
+        assert (await world.manager.admit(pod(qos="dedicated_cores"))).decided == {"c": {"cpu": ON_0}}
+        refused = await world.manager.admit(pod("new", qos="dedicated_cores"))
+        assert refused.reason == "TopologyAffinityError"
+        await world.with_(fake := Fake())
+        assert (await world.manager.admit(pod(qos="dedicated_cores"))).admitted
+        assert fake.asked == []
+
+    run(test())
+
+
+def test_after_a_restart_a_pool_may_be_smaller_than_what_was_asked_for():
+    """Load took the rest. Who has nothing yet is not let in with less."""
+
+    async def test() -> None:
+        allocations = Allocations()
+        allocations.set("p", "c", "cpu", AllocationInfo("CpusetCpus", False, True, 4.0, "0-3"))
+        world = await World(allocations).with_(Fake(gives=4.0, result="0-3", offers=None))
+        for uid, admitted in (("p", True), ("new", False)):
+            admission = await world.manager.admit(pod(uid, qos="dedicated_cores", requests={"cpu": 5.0}))
+            assert admission.admitted is admitted
+
+    run(test())
+
+
+def test_after_a_restart_what_comes_from_anywhere_needs_no_plugin():
+    """A pod of a pool has no hints to keep; one that is new waits."""
+
+    async def test() -> None:
+        allocations = Allocations()
+        allocations.set("p", "c", "cpu", AllocationInfo("CpusetCpus", False, True, 4.0, "0-3"))
+        world = World(allocations)
+        for _ in ("not back yet", "back, and failing"):
+            assert (await world.manager.admit(pod())).admitted
+            assert (await world.manager.admit(pod(requests={"cpu": 5.0}))).reason == "TopologyAffinityError"
+            assert (await world.manager.admit(pod("new"))).reason == "TopologyAffinityError"
+            await world.with_(Fake(failing=True))
+
+    run(test())
+
+
+def test_what_a_checkpoint_says_is_set_as_far_as_it_can_be():
+    """Its checksum is right; CPUs may have gone since."""
+
+    async def test() -> None:
+        allocations = Allocations()
+        for uid, cpus in (("p", "0-99"), ("q", "0-1"), ("r", "0-")):
+            allocations.set(uid, "c", "cpu", AllocationInfo("CpusetCpus", False, True, 2.0, cpus))
+        world = World(allocations, cpus=frozenset(range(16)))
+        done = await world.manager.reconcile([pod("p"), pod("q"), pod("r")], world.apply)
+        assert done.applied == ("ns/q/c",)
+        assert "CpusetCpus 16-99 is not on this machine" in done.failed["ns/p/c"]
+        assert "what is no set" in done.failed["ns/r/c"]
+
+    run(test())
+
+
+def test_the_newest_plugin_is_asked():
+    async def test() -> None:
+        old, new = Fake(), Fake()
+        world = await World().with_(old, new)
+        assert old.closed
+        await world.manager.deregister("cpu", old)
+        assert world.manager.plugins == {"cpu": True}
+        await world.manager.admit(pod())
+        assert (len(old.asked), len(new.asked)) == (0, 1)
+
+    run(test())
+
+
+def test_a_resource_under_another_name():
+    async def test() -> None:
+        world = await World(names={"best-effort-cpu": "cpu"}).with_(fake := Fake())
+        assert (await world.manager.admit(pod(requests={"best-effort-cpu": 2.0}))).admitted
+        assert fake.asked[0].resource_name == "cpu"
+        assert fake.asked[0].resource_requests == {"best-effort-cpu": 2.0, "cpu": 2.0}
+        refused = await world.manager.admit(pod("q", requests={"best-effort-cpu": 2.0, "cpu": 1.0}))
+        assert "asks for cpu under two names" in refused.message
+
+    run(test())
+
+
+def test_cpus_asked_for_in_thousandths():
+    async def test() -> None:
+        milli = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
+        world = await World(names={milli: "cpu"}).with_(fake := Fake())
+        assert (await world.manager.admit(pod(requests={milli: 1500.0}, qos="reclaimed_cores"))).admitted
+        assert fake.asked[0].resource_requests == {milli: 1500.0, "cpu": 1.5}
+        world = await World().with_(plain := Fake(milli, gives=1500.0))
+        assert (await world.manager.admit(pod(requests={milli: 1500.0}, qos="reclaimed_cores"))).admitted
+        assert plain.asked[0].resource_requests == {milli: 1500.0}
+
+    run(test())
+
+
+def test_a_card_for_who_does_not_ask():
+    async def test() -> None:
+        nic = Fake("NIC", gives=0, result="", prop="", scalar=False, offers=(ON_1,))
+        world = await World(nic_roles=frozenset({"enhanced"})).with_(nic)
+        role = {"kubernetes.io/pod-role": "enhanced"}
+        assert (await world.manager.admit(pod(annotations=role))).decided == {"c": {"NIC": ON_1}}
+        assert (await world.manager.admit(pod("q"))).decided == {"c": {}} | {"c": {"*": Hint(BOTH, preferred=True)}}
+        asks = await World(nic_roles=frozenset({"enhanced"}), names={"card": "NIC"}).with_(nic)
+        admission = await asks.manager.admit(pod("r", annotations=role, requests={"card": 1.0}))
+        assert admission.decided == {"c": {"NIC": ON_1}}, "who asks for one by another name asks once"
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("gives", "result", "reason"),
+    [
+        (1.0, "0", "2 were asked for, and it gave 1"),
+        (2.0, "", "the empty set"),
+        (2.0, "0-", "what is no set"),
+        (2.0, "1,16-17", "CpusetCpus 16-17 is not on this machine, or offline"),
+        (math.nan, "0-1", "the quantity nan, which is none"),
+        (math.inf, "0-1", "the quantity inf, which is none"),
+        (-2.0, "0-1", "the quantity -2.0, which is none"),
+    ],
+)
+def test_answers_that_cannot_be_kept(gives: float, result: str, reason: str):
+    """Not at the admission, nor in a round later: then what there was before stays."""
+
+    async def test() -> None:
+        world = await World(cpus=frozenset(range(16))).with_(fake := Fake(gives=gives, result=result))
+        asked = pod(qos="dedicated_cores")
+        admission = await world.manager.admit(asked)
+        assert reason in admission.message
+        assert world.manager.allocations.pods == frozenset()
+        fake.gives, fake.result = 2.0, "0-1"
+        await world.manager.admit(asked)
+        before = world.manager.allocations.of("p", "c")
+        fake.has["p"]["c"] = {"cpu": AllocationInfo("CpusetCpus", False, True, gives, result)}
+        done = await world.manager.reconcile([asked], world.apply)
+        if gives == 1.0:  # a pool may become smaller than what somebody asked for
+            assert not done.failed
+        else:
+            assert reason in done.failed["ns/p/c"]
+            assert world.manager.allocations.of("p", "c") == before
+
+    run(test())
+
+
+def test_two_resources_that_claim_one_property():
+    async def test() -> None:
+        world = await World().with_(Fake(), Fake("reclaimed", result="2-3"))
+        admission = await world.manager.admit(pod(requests={"cpu": 2.0, "reclaimed": 2.0}))
+        assert not admission.admitted
+        assert "cpu sets CpusetCpus to 0-1, and reclaimed to 2-3" in admission.message
+
+    run(test())
+
+
+def test_numa_nodes_that_are_not_there():
+    async def test() -> None:
+        strange = Hint(frozenset({7}), preferred=True)
+        world = await World().with_(fake := Fake(offers=(strange, ON_1)))
+        assert (await world.manager.admit(pod())).decided == {"c": {"cpu": ON_1}}
+        fake.offers = (strange,)
+        assert not (await world.manager.admit(pod("q"))).admitted
+
+    run(test())
+
+
+def test_stored_hints_of_numa_nodes_that_are_there_no_more():
+    async def test() -> None:
+        hints = wire_hints([Hint(frozenset({1 << 40}), preferred=True)])
+        info = AllocationInfo("CpusetCpus", False, True, 2.0, "0-1", resource_hints=hints)
+        allocations = Allocations()
+        allocations.set("p", "c", "cpu", info)
+        world = await World(allocations, policy=Policy.NUMERIC).with_(Fake(offers=(ON_1,)))
+        assert (await world.manager.admit(pod())).decided == {"c": {"cpu": ON_1}}
+
+    run(test())
+
+
+def test_one_decision_for_a_pod():
+    async def test() -> None:
+        world = await World(pod_scope=True).with_(fake := Fake(offers=(ON_1,)))
+        init = PodContainer("i", {"cpu": 1.0}, init=True)
+        containers = (init, PodContainer("a", {"cpu": 1.0}), PodContainer("b", {"cpu": 1.0}))
+        admission = await world.manager.admit(pod(containers=containers))
+        assert admission.decided == {name: {"cpu": ON_1} for name in ("i", "a", "b")}
+        assert [request.hint for request in fake.asked] == [ON_1] * 3
+
+    run(test())
+
+
+def test_one_decision_for_a_pod_holds_after_a_restart():
+    """What its main container has is compared with what that one asks for, not with the sum."""
+
+    async def test() -> None:
+        two = pod(containers=(PodContainer("a", {"cpu": 2.0}), PodContainer("b", {"cpu": 2.0})))
+        before = await World(pod_scope=True).with_(Fake(offers=(ON_1,)))
+        assert (await before.manager.admit(two)).admitted
+        world = await World(before.manager.allocations, pod_scope=True).with_(Fake(offers=()))
+        again = await world.manager.admit(two)
+        assert again.decided == {name: {"cpu": ON_1} for name in ("a", "b")}
+
+    run(test())
+
+
+def test_without_a_policy_nobody_is_asked_for_hints():
+    async def test() -> None:
+        for whole_pods in (False, True):
+            world = await World(pod_scope=whole_pods, policy=Policy.NONE).with_(Fake())
+            assert (await world.manager.admit(pod())).offered == {"c": {}}
+
+    run(test())
+
+
+# --- pods that have gone -----------------------------------------------------------------------------------------
+
+
+def test_who_has_gone_gives_back_what_he_had():
+    async def test() -> None:
+        world = await World().with_(fake := Fake())
+        await world.manager.admit(pod("a"))
+        await world.manager.reconcile([], world.apply)
+        assert fake.removed == []  # it was admitted just now; nobody who lists pods may have heard of it
+        world.now += RECENT_S
+        fake.failing = True
+        await world.manager.reconcile([], world.apply)
+        assert world.manager.allocations.pods == {"a"}  # the plug-in is to be told again
+        fake.failing = False
+        await world.manager.reconcile([], world.apply)
+        assert fake.removed == ["a"]
+        assert world.manager.allocations.pods == frozenset()
+
+    run(test())
+
+
+def test_a_plugin_that_was_away_is_told_of_those_who_left():
+    async def test() -> None:
+        world = await World().with_(fake := Fake())
+        await world.manager.admit(pod("a"))
+        await world.manager.deregister("cpu")
+        world.now += RECENT_S
+        await world.manager.reconcile([], world.apply)
+        assert world.manager.allocations.pods == frozenset()
+        fake.closed = False
+        await world.with_(fake)
+        await world.manager.reconcile([], world.apply)
+        assert fake.removed == ["a"]
+
+    run(test())
+
+
+# --- containers --------------------------------------------------------------------------------------------------
+
+
+def test_what_a_container_is_created_with():
+    async def test() -> None:
+        world = await World().with_(Fake(result="5-6,10"), Fake("memory", prop="CpusetMems", result="1,2"))
+        asked = pod(requests={"cpu": 2.0, "memory": 2.0})
+        await world.manager.admit(asked)
+        started = await world.manager.container_options(asked, "c")
+        assert started
+        assert started.properties == {"CpusetCpus": "5-6,10", "CpusetMems": "1-2"}
+        assert (
+            await world.manager.container_options(
+                pod(annotations={"katalyst.kubewharf.io/skip_qrm_admit": "true"}), "c"
+            )
+            is None
+        )
+
+    run(test())
+
+
+def test_of_two_resources_that_set_one_variable_the_first_counts(caplog: pytest.LogCaptureFixture):
+    async def test() -> None:
+        allocations = Allocations()
+        for resource in ("b", "a"):
+            same = {"ADDR": resource}
+            allocations.set("p", "c", resource, AllocationInfo(envs=same, annotations=same))
+        started = await World(allocations).manager.container_options(pod(), "c")
+        assert started
+        assert started.envs == started.annotations == {"ADDR": "a"}
+        assert "b sets ADDR otherwise than another resource, which counts" in caplog.text
+
+    run(test())
+
+
+def test_who_wants_to_know_is_told_before_a_container_is_created():
+    """After what it has is on disk; and if it cannot be told, the container is not created."""
+
+    async def test() -> None:
+        asking = replace(ALIGNED, pre_start=True)
+        world = await World().with_(cpu := Fake(options=asking), memory := Fake("memory", prop="CpusetMems"))
+        wanted = pod(requests={"cpu": 2.0, "memory": 2.0})
+        assert await world.manager.container_options(wanted, "c")
+        assert (cpu.begun, memory.begun, world.saves) == (["c"], [], 1)
+        cpu.failing = True
+        with pytest.raises(NotAllocated, match="the plug-in for cpu failed in PreStartContainer"):
+            await world.manager.container_options(wanted, "c")
+        world.full = True
+        with pytest.raises(OSError, match="No space left"):
+            await world.manager.container_options(wanted, "c")
+
+    run(test())
+
+
+def test_containers_are_set_once_and_again_after_a_minute():
+    async def test() -> None:
+        world = await World().with_(Fake())
+        await world.manager.admit(pod())
+        for _ in range(3):
+            await world.manager.reconcile([pod()], world.apply)
+        assert world.set == [("p/c", {"CpusetCpus": "0-1"})]
+        world.now += REFRESH_S
+        await world.manager.reconcile([pod()], world.apply)
+        assert len(world.set) == 2
+
+    run(test())
+
+
+def test_a_container_that_cannot_be_set_does_not_stop_the_others():
+    async def test() -> None:
+        world = await World().with_(Fake())
+        pods = [pod("a", annotations={"refuse": ""}), pod("b")]
+        for each in pods:
+            await world.manager.admit(each)
+        assert await world.manager.reconcile(pods, world.apply) == Reconciled(
+            ("ns/b/c",), {"ns/a/c": "the runtime refuses"}
+        )
+        assert (await world.manager.reconcile(pods, world.apply)).failed  # and is tried again
+
+    run(test())
+
+
+def test_who_loses_cpus_comes_before_who_gains_them():
+    async def test() -> None:
+        world = await World().with_(fake := Fake())
+        pods = [pod(uid) for uid in ("a", "b", "c")]
+        for each in pods:
+            await world.manager.admit(each)
+        await world.manager.reconcile(pods, world.apply)
+        world.set.clear()
+        for uid, result in (("a", "0-4"), ("b", "5"), ("c", "0-1")):
+            info = AllocationInfo("CpusetCpus", is_scalar_resource=True, allocated_quantity=5, allocation_result=result)
+            fake.has[uid]["c"]["cpu"] = info
+        await world.manager.reconcile(pods, world.apply)
+        assert [name for name, _ in world.set] == ["b/c", "a/c"]
+
+    run(test())
+
+
+def test_a_plugin_that_never_tells_what_it_gave_is_asked_for_more():
+    """All that is stored it gave since it registered."""
+
+    async def test() -> None:
+        world = await World().with_(fake := Fake(offers=None))
+        for uid in ("p", "q"):
+            assert (await world.manager.admit(pod(uid, qos="dedicated_cores"))).admitted
+            fake.has.clear()
+
+    run(test())
+
+
+def test_a_plugin_that_lost_its_state_gives_nobody_what_is_anothers():
+    """Who is new waits until those who had something were asked for anew."""
+
+    async def test() -> None:
+        allocations = Allocations()
+        allocations.set("old", "c", "cpu", AllocationInfo("CpusetCpus", False, True, 2.0, "0-1"))
+        world = await World(allocations).with_(fake := Fake(offers=None))
+        new, patient, old = pod("a-new", qos="dedicated_cores"), pod("b-new"), pod("old", qos="dedicated_cores")
+        refused = await world.manager.admit(new, active={"old", "a-new", "b-new"})
+        assert "it knows nothing yet of what it gave before" in refused.message
+        assert (await world.manager.admit(patient, active={"old", "a-new", "b-new"})).admitted
+        assert fake.asked == []
+        times = world.manager.registrations
+        for passed in (0.0, FRESH_S):
+            assert world.manager.registrations == times
+            world.now += passed
+            await world.manager.reconcile([patient, old], world.apply)
+        assert world.manager.registrations == times + 1, "who was refused is tried again"
+        assert [request.pod_uid for request in fake.asked] == ["old", "b-new"]
+        assert (await world.manager.admit(new, active={"old", "a-new", "b-new"})).admitted
+
+    run(test())
+
+
+def test_a_plugin_that_knows_nothing_yet_is_not_believed():
+    async def test() -> None:
+        world = await World().with_(Fake())
+        await world.manager.admit(pod())
+        fresh = Fake(result="7")
+        await world.with_(fresh)
+        await world.manager.reconcile([pod()], world.apply)
+        assert fresh.asked == []
+        world.now += FRESH_S
+        await world.manager.reconcile([pod()], world.apply)
+        assert len(fresh.asked) == 1
+
+    run(test())
+
+
+def test_one_plugin_that_fails_does_not_hide_the_others():
+    async def test() -> None:
+        world = await World().with_(Fake(), Fake("memory", failing=True))
+        assert set(await world.manager.aware(pod(), "c")) == {"cpu"}
+        assert set(await world.manager.allocatable()) == {"cpu"}
+
+    run(test())

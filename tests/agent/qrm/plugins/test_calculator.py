@@ -1,0 +1,167 @@
+"""Which CPUs are taken: golden cases of Katalyst and of the kubelet, and what must hold for any machine."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.qrm.cpuset import CpuSet, parse, text
+from agent.qrm.plugins.calculator import (
+    Accumulator,
+    NotEnoughCpus,
+    take_by_numa_balance,
+    take_by_topology,
+    take_distributed,
+    take_packed,
+    take_single_by_numa_balance,
+)
+from agent.qrm.plugins.cpu_topology import Cpu, Machine
+from tests.agent.qrm.vectors import cases, machine, numa_nodes
+
+
+@cases("take_by_topology")
+def test_by_topology(case: dict[str, Any]):
+    asked = (machine(case["topology"]), parse(case["available"]), case["n"])
+    if "error_contains" in case:
+        with pytest.raises(NotEnoughCpus, match=case["error_contains"]):
+            take_by_topology(*asked, align_l3=case["align_l3"])
+    else:
+        assert text(take_by_topology(*asked, align_l3=case["align_l3"])) == case["result"]
+
+
+@cases("take_balance")
+def test_balance(case: dict[str, Any]):
+    take = take_single_by_numa_balance if "_ht_" in case["function"] else take_by_numa_balance
+    asked = (machine(case["topology"]), parse(case["available"]), case["n"])
+    reverse = case["function"].endswith("_reversely")
+    if case.get("error"):
+        with pytest.raises(NotEnoughCpus):
+            take(*asked, reverse=reverse)
+    else:
+        taken, left = take(*asked, reverse=reverse)
+        assert (text(taken), text(left)) == (case["result"], case["left"])
+
+
+@cases("take_numa_packed")
+def test_packed(case: dict[str, Any]):
+    asked = (machine(case["topology"]), parse(case["available"]), case["n"])
+    if case["error"]:
+        with pytest.raises(NotEnoughCpus, match=case["error"]):
+            take_packed(*asked, numa_nodes=numa_nodes(case["topology"]))
+    else:
+        assert text(take_packed(*asked, numa_nodes=numa_nodes(case["topology"]))) == case["result"]
+
+
+@cases("take_numa_distributed")
+def test_distributed(case: dict[str, Any]):
+    asked = (machine(case["topology"]), parse(case["available"]), case["n"])
+    options = {"group": case["group"], "numa_nodes": numa_nodes(case["topology"])}
+    if case["error"]:
+        with pytest.raises(NotEnoughCpus, match=case["error"]):
+            take_distributed(*asked, **options)
+    else:
+        assert text(take_distributed(*asked, **options)) == case["result"]
+
+
+@cases("free_sockets")
+def test_free_sockets(case: dict[str, Any]):
+    m = machine(case["topology"])
+    acc = Accumulator(m, parse(case["available"]), 0)
+    assert acc.free(acc.sized(m.sockets), m.sockets) == case["expected"]
+
+
+@cases("free_numa_nodes")
+def test_free_numa_nodes(case: dict[str, Any]):
+    m = machine(case["topology"])
+    acc = Accumulator(m, parse(case["available"]), 0)
+    assert acc.free(acc.sized(m.nodes), m.nodes) == case["expected"]
+
+
+@cases("free_cores_order")
+def test_free_cores(case: dict[str, Any]):
+    m = machine(case["topology"])
+    acc = Accumulator(m, parse(case["available"]), 0)
+    assert acc.free(acc.cores_by_socket(), m.cores) == case["expected"]
+
+
+@cases("free_cpus_order")
+def test_free_cpus(case: dict[str, Any]):
+    acc = Accumulator(machine(case["topology"]), parse(case["available"]), 0)
+    assert list(acc.cpus_of(acc.cores_by_socket())) == case["expected"]
+
+
+@cases("seed_layouts")
+def test_the_seeds_machine(case: dict[str, Any]):
+    """The seed's CPU numbers come out if siblings are neighbours, or there are none."""
+    m = machine(case["topology"])
+    reserved, _ = take_single_by_numa_balance(m, m.all, 4)
+    offline, online = take_by_numa_balance(m, m.all, 4, reverse=True)
+    smaller, _ = take_by_numa_balance(m, m.all, 28)
+    first, second = (cpus - reserved for cpus in m.nodes.values())
+    pod1 = take_by_topology(m, first, 20, align_l3=True)
+    pod2 = take_by_topology(m, second, 10, align_l3=True)
+    found = {
+        "topology": case["topology"],
+        "reserved_4": reserved,
+        "offline_4": offline,
+        "online_76": online,
+        "online_28": smaller,
+        "example2_pod1": pod1,
+        "example2_pod2": pod2,
+        "example3_pod2": take_by_topology(m, second - pod2, 10, align_l3=True),
+        "odd_21": take_by_topology(m, first, 21, align_l3=True),
+        "single": take_by_topology(m, first, 1, align_l3=True),
+    }
+    assert {name: cpus if isinstance(cpus, str) else text(cpus) for name, cpus in found.items()} == case
+
+
+# --- any machine -----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def asked(draw: st.DrawFn) -> tuple[Machine, CpuSet, int]:
+    """A machine of up to 48 CPUs, odd ones included (cores with one CPU offline), some of its CPUs, and how many."""
+    sockets, nodes, cores, threads = (draw(st.integers(1, most)) for most in (3, 2, 4, 2))
+    cpus = {}
+    for i in range(sockets * nodes * cores * threads):
+        core = i % (sockets * nodes * cores)
+        node = core // cores
+        cpus[i] = Cpu(i, core, node // nodes, node, core // draw(st.sampled_from([2, 4])))
+    there = draw(st.sets(st.sampled_from(sorted(cpus)), min_size=1))
+    m = Machine({i: cpu for i, cpu in cpus.items() if i in there})
+    available = draw(st.frozensets(st.sampled_from(sorted(there))))
+    return m, available, draw(st.integers(0, len(available)))
+
+
+@given(asked())
+def test_exactly_as_many_as_asked_for_and_only_available_ones(given: tuple[Machine, CpuSet, int]):
+    m, available, n = given
+    for align in (False, True):
+        taken = take_by_topology(m, available, n, align_l3=align)
+        assert len(taken) == n
+        assert taken <= available
+    for group in (1, 2):
+        spread = take_distributed(m, available, n, group=group)
+        assert len(spread) == n
+        assert spread <= available
+    for reverse in (False, True):
+        for take in (take_by_numa_balance, take_single_by_numa_balance):
+            taken, left = take(m, available, n, reverse=reverse)
+            assert len(taken) == n
+            assert taken | left == available
+            assert not taken & left
+
+
+@given(asked())
+def test_one_too_many_is_an_error(given: tuple[Machine, CpuSet, int]):
+    m, available, _ = given
+    for take in (take_packed, take_distributed, take_by_numa_balance):
+        with pytest.raises(NotEnoughCpus, match=f"{len(available) + 1} asked for, {len(available)} there"):
+            take(m, available, len(available) + 1)
+
+
+@pytest.mark.parametrize("n", range(4, 75))
+def test_a_pool_that_grows_keeps_what_it_has(n: int):
+    m = machine("seed80_adjacent")
+    assert take_by_numa_balance(m, m.all, n)[0] <= take_by_numa_balance(m, m.all, n + 2)[0]

@@ -1,0 +1,300 @@
+"""Katalyst's dynamic policy: its own tests' cases, and what must hold after any sequence of pods."""
+
+from typing import Any
+
+import hypothesis
+import msgspec
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from agent.qrm import cpuset
+from agent.qrm.manager.allocation import AllocationInfo
+from agent.qrm.manager.request import CannotAllocate, ContainerType, ResourceRequest
+from agent.qrm.manager.topology import Hint
+from agent.qrm.plugins.cpu_topology import Cpu, Machine
+from agent.qrm.plugins.katalyst import KatalystCpuPlugin, KatalystSettings
+from tests.agent.qrm.vectors import cases, machine
+
+RESERVED = cpuset.parse("0,2")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def generated(cpus: int, sockets: int, nodes: int) -> Machine:
+    """Siblings half the machine apart, cores in a row on each node."""
+    cores = cpus // 2
+    found = {}
+    for i in range(cpus):
+        core = i % cores
+        node = core * nodes // cores
+        found[i] = Cpu(i, core, node * sockets // nodes, node, node)
+    return Machine(found)
+
+
+def plugin(on: Machine, case: dict[str, Any], clock: Clock | None = None) -> KatalystCpuPlugin:
+    settings = KatalystSettings(
+        RESERVED,
+        reclaim=case.get("enable_reclaim", False),
+        debug=frozenset({"debug"}),
+        enhancement=case.get("default_enhancement") or {},
+    )
+    return KatalystCpuPlugin(on, settings, now=clock or Clock())
+
+
+def ask(case: dict[str, Any], pod: str = "p", container: str = "c") -> ResourceRequest:
+    annotations = {"katalyst.kubewharf.io/qos_level": case["qos_level"]}
+    for kind in ("memory_enhancement", "cpu_enhancement"):
+        if case.get(kind):
+            annotations[f"katalyst.kubewharf.io/{kind}"] = msgspec.json.encode(case[kind]).decode()
+    if case.get("debug_pod"):
+        annotations["debug"] = ""
+    nodes = case.get("hint_nodes")
+    return ResourceRequest(
+        pod,
+        container,
+        "cpu",
+        container_type=ContainerType[case.get("container_type", "MAIN")],
+        resource_requests={"cpu": float(case.get("request_cpu") or 0)},
+        hint=None if nodes is None else Hint(frozenset(nodes), preferred=True),
+        annotations=annotations,
+    )
+
+
+@cases("cpu_dynamic_allocate")
+def test_allocate(case: dict[str, Any]):
+    given = plugin(machine("dummy16_2s_4n"), case)
+    if case.get("error"):
+        with pytest.raises(CannotAllocate):
+            given.allocate(ask(case))
+        assert given.allocations() == {}
+        return
+    info, expected = given.allocate(ask(case)), case["expected"]
+    if expected is None:
+        assert info is None
+        return
+    assert info
+    found = {name: getattr(info, name) for name in expected if name != "resource_hints"}
+    hints = [sorted(hint.nodes or ()) for hint in info.hints]
+    assert found == {name: value for name, value in expected.items() if name != "resource_hints"}
+    assert hints == [nodes for nodes in expected["resource_hints"] if nodes is not None]
+
+
+@cases("cpu_dynamic_hints")
+def test_hints(case: dict[str, Any]):
+    topology = case["topology"]
+    if isinstance(topology, str):
+        on = machine(topology)
+    else:
+        shape = topology["generate"]
+        on = generated(shape["cpus"], shape["sockets"], shape["numa_nodes"])
+    given = plugin(on, case)
+    if case["error"]:
+        with pytest.raises(CannotAllocate):
+            given.hints(ask(case))
+        return
+    hints = given.hints(ask(case))
+    found = None if hints is None else [[sorted(hint.nodes or ()), hint.preferred] for hint in hints]
+    assert found == case["expected"]
+
+
+def shared(cpus: float, **more: Any) -> dict[str, Any]:
+    return {"qos_level": "shared_cores", "request_cpu": cpus, **more}
+
+
+BOUND = {"numa_binding": "true"}
+
+
+def test_a_shared_pod_ramps_up_and_then_is_in_its_pool():
+    clock = Clock()
+    given = plugin(machine("dummy16_2s_4n"), {"enable_reclaim": True}, clock)
+    info = given.allocate(ask(shared(2)))
+    assert info
+    assert info.allocation_result == "1,3-15"
+    clock.now += 30
+    assert given.allocations()["p"]["c"].allocated_quantity == 2
+    pools = given.pools()
+    assert not pools["share"] & pools["reclaim"]
+    assert pools["share"] | pools["reclaim"] == machine("dummy16_2s_4n").all - RESERVED
+
+
+def test_a_pod_that_is_debugged_has_nothing_set_and_takes_nothing():
+    given = plugin(machine("dummy16_2s_4n"), {})
+    case = shared(2, debug_pod=True)
+    assert given.hints(ask(case)) is None
+    assert given.allocate(ask(case)) == AllocationInfo(is_scalar_resource=True)
+    assert given.allocations() == {}
+
+
+def test_shared_pods_may_not_ask_for_more_than_there_is():
+    given = plugin(machine("dummy16_2s_4n"), {})
+    given.allocate(ask(shared(10), "a"))
+    with pytest.raises(CannotAllocate, match="no available cpu hints: shared pods would ask for 15 of 14"):
+        given.allocate(ask(shared(5), "b"))
+    assert set(given.allocations()) == {"a"}
+
+
+def test_pods_bound_to_a_node_are_spread():
+    given = plugin(machine("dummy16_2s_4n"), {})
+    case = shared(2, memory_enhancement=BOUND)
+    hints = given.hints(ask(case))
+    assert hints
+    assert [(sorted(h.nodes or ()), h.preferred) for h in hints] == [
+        ([0], False),
+        ([1], False),
+        ([2], True),
+        ([3], True),
+    ]
+    with pytest.raises(CannotAllocate, match="need the hint of one NUMA node"):
+        given.allocate(ask({**case, "hint_nodes": [0, 1]}))
+
+
+def test_a_sidecar_has_what_the_main_container_has():
+    given = plugin(machine("dummy16_2s_4n"), {})
+    case = {"qos_level": "dedicated_cores", "request_cpu": 2, "memory_enhancement": BOUND, "hint_nodes": [2]}
+    main = given.allocate(ask(case))
+    sidecar = given.allocate(ask({**case, "container_type": "SIDECAR"}, container="proxy"))
+    assert main
+    assert sidecar
+    assert (sidecar.allocation_result, sidecar.allocated_quantity) == (main.allocation_result, 0)
+    assert given.by_node("p", "c") == {2: 2.0}
+    assert given.by_node("p", "proxy") == {}
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ({"qos_level": "fast_cores"}, "may be shared_cores, reclaimed_cores"),
+        ({"qos_level": "dedicated_cores"}, "need numa_binding"),
+        (
+            {
+                "qos_level": "dedicated_cores",
+                "memory_enhancement": BOUND,
+                "cpu_enhancement": {"full_pcpus_pairing": "true"},
+                "request_cpu": 3,
+                "hint_nodes": [2],
+            },
+            "needs whole cores of 2 CPUs, not 3",
+        ),
+        (
+            {
+                "qos_level": "dedicated_cores",
+                "memory_enhancement": BOUND,
+                "request_cpu": 2,
+                "cpu_enhancement": {"katalyst.kubewharf.io/numa_number": "two"},
+            },
+            "must be a number above 0",
+        ),
+        (
+            {
+                "qos_level": "dedicated_cores",
+                "memory_enhancement": BOUND,
+                "request_cpu": 2,
+                "cpu_enhancement": {"katalyst.kubewharf.io/numa_ids": "a"},
+            },
+            "neither a number nor a range",
+        ),
+    ],
+)
+def test_what_cannot_be_read_says_why(case: dict[str, Any], words: str):
+    given = plugin(machine("dummy16_2s_4n"), {})
+    with pytest.raises(CannotAllocate, match=words):
+        given.allocate(ask(case))
+
+
+@pytest.mark.parametrize("level", ["shared_cores", "reclaimed_cores", "system_cores", "dedicated_cores"])
+@pytest.mark.parametrize("quantity", [float("nan"), float("inf"), -1.0, 1e30])
+def test_quantities_that_are_none(level: str, quantity: float):
+    given = plugin(machine("dummy16_2s_4n"), {"default_enhancement": {"numa_binding": "true"}})
+    request = ask({"qos_level": level, "request_cpu": quantity, "hint_nodes": [0]})
+    with pytest.raises(CannotAllocate, match="a quantity of"):
+        given.allocate(request)
+    assert given.document()["pods"] == {}
+
+
+@pytest.mark.parametrize("level", ["shared_cores", "dedicated_cores"])
+def test_a_node_that_is_not_there(level: str):
+    """What is given on it would be no CPU at all."""
+    given = plugin(machine("dummy16_2s_4n"), {})
+    wish = {"qos_level": level, "request_cpu": 0, "memory_enhancement": BOUND, "hint_nodes": [4]}
+    with pytest.raises(CannotAllocate, match="NUMA node 4, which this machine does not have"):
+        given.allocate(ask(wish))
+    assert given.document()["pods"] == {}
+
+
+def test_an_enhancement_that_is_no_json():
+    request = ResourceRequest(
+        "p", "c", "cpu", resource_requests={"cpu": 1.0}, annotations={"katalyst.kubewharf.io/cpu_enhancement": "{"}
+    )
+    with pytest.raises(CannotAllocate, match="no JSON object of texts"):
+        plugin(machine("dummy16_2s_4n"), {}).hints(request)
+
+
+wishes = st.fixed_dictionaries(
+    {"qos_level": st.sampled_from(["shared_cores", "reclaimed_cores", "dedicated_cores", "system_cores"])},
+    optional={
+        "memory_enhancement": st.sampled_from([BOUND, {**BOUND, "numa_exclusive": "true"}]),
+        "cpu_enhancement": st.sampled_from([{"full_pcpus_pairing": "true"}, {"cpuset_pool": "batch"}]),
+        "hint_nodes": st.sets(st.integers(0, 4), max_size=3).map(sorted),
+        "request_cpu": st.floats(0, 10),
+        "container_type": st.sampled_from(["MAIN", "SIDECAR", "INIT"]),
+    },
+)
+
+
+class Pods(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.given = plugin(machine("dummy16_2s_4n"), {"enable_reclaim": True}, self.clock)
+
+    @rule(wish=wishes, pod=st.sampled_from("abcd"), container=st.sampled_from("xy"))
+    def admit(self, wish: dict[str, Any], pod: str, container: str) -> None:
+        request = ask(wish, pod, container)
+        try:
+            info = self.given.allocate(request)
+        except CannotAllocate:
+            assert container not in self.given.allocations().get(pod, {})
+        else:
+            assert self.given.allocate(request) == info
+
+    @rule(pod=st.sampled_from("abcd"))
+    def remove(self, pod: str) -> None:
+        self.given.remove(pod)
+
+    @rule(seconds=st.floats(0, 60))
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @rule()
+    def restart(self) -> None:
+        document = msgspec.json.decode(msgspec.json.encode(self.given.document()))
+        again = plugin(machine("dummy16_2s_4n"), {"enable_reclaim": True}, self.clock)
+        again.load(document)
+        assert again.allocations() == self.given.allocations()
+        self.given = again
+
+    @invariant()
+    def what_is_somebodys_own_is_nobody_elses(self) -> None:
+        records = [record for pod in self.given.document()["pods"].values() for record in pod.values()]
+        own = [cpuset.parse(record["cpus"]) for record in records if record.get("cpus")]
+        assert sum(map(len, own)) == len(frozenset().union(*own))
+        for name, cpus in self.given.pools().items():
+            assert not cpus & frozenset().union(*own), name
+
+    @invariant()
+    def every_result_can_be_set(self) -> None:
+        for containers in self.given.allocations().values():
+            for info in containers.values():
+                free = self.given.machine.all - RESERVED - self.given._own()
+                assert cpuset.parse(info.allocation_result) or not free
+
+
+TestPods = Pods.TestCase
+TestPods.settings = hypothesis.settings(max_examples=20, stateful_step_count=15)

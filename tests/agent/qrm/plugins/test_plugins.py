@@ -1,0 +1,526 @@
+"""The seed's examples step by step, and what holds after any sequence of pods."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import hypothesis
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from agent.qrm import cpuset
+from agent.qrm.manager.allocation import AllocationInfo
+from agent.qrm.manager.request import (
+    CannotAllocate,
+    ContainerType,
+    ResourceRequest,
+    nodes_for_cpus,
+    nodes_for_memory,
+    whole,
+)
+from agent.qrm.manager.topology import Hint, Merged, Policy, merge
+from agent.qrm.plugins.base import Plugin
+from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
+from agent.qrm.plugins.cpu_topology import Machine
+from agent.qrm.plugins.memory import MemoryPlugin
+from agent.qrm.plugins.nic import Nic, NicAddress, NicPlugin
+from agent.qrm.roles import SEED_ROLES, role_table
+from tests.agent.qrm.vectors import cases, group, machine
+
+TOTAL = {0: 237706936320, 1: 237806551040}
+RESERVED = dict.fromkeys(TOTAL, 524288000)
+SEED = Machine(machine("seed80_adjacent").cpus, TOTAL)
+FIRST = ("oci_property_name", "is_node_resource", "is_scalar_resource", "allocated_quantity", "allocation_result")
+NICS = (
+    Nic("eth0", 0, NicAddress(ipv6="fdbd:dc05:3:154::20")),
+    Nic("eth1", 1, NicAddress(ipv6="fdbd:dc05:3:155::20"), netns="/var/run/netns/ns1"),
+)
+
+
+def cpu_plugin(*, reserved: str = "0-1,40-41") -> CpuPlugin:
+    return CpuPlugin(SEED, SEED_ROLES, CpuSettings(cpuset.parse(reserved)))
+
+
+def memory_plugin() -> MemoryPlugin:
+    return MemoryPlugin(SEED, SEED_ROLES, reserved=RESERVED)
+
+
+def ask(resource: str, pod: str, role: str, quantity: float, **more: Any) -> ResourceRequest:
+    container = more.pop("container", "container0")
+    return ResourceRequest(pod, container, resource, pod_role=role, resource_requests={resource: quantity}, **more)
+
+
+def decide(plugins: Mapping[str, Plugin], pod: str, role: str, quantities: Mapping[str, float]) -> Merged:
+    """The Topology Manager's part of an admission."""
+    hints = {name: plugin.hints(ask(name, pod, role, quantities[name])) for name, plugin in plugins.items()}
+    return merge(Policy.RESTRICTED, SEED.nodes, [hints])
+
+
+def admit(plugins: Mapping[str, Plugin], pod: str, role: str, quantities: Mapping[str, float]) -> dict[str, Any]:
+    """Hints, merge, allocate, as the manager does; answers as they look in JSON."""
+    merged = decide(plugins, pod, role, quantities)
+    assert merged.admit
+    return {
+        name: plain(plugin.allocate(ask(name, pod, role, quantities[name], hint=merged.hints[name])))
+        for name, plugin in plugins.items()
+    }
+
+
+def plain(info: AllocationInfo | None) -> dict[str, Any]:
+    """As the golden cases have it: zero values of the first fields are there, other empty ones are not."""
+    assert info
+    found: dict[str, Any] = {name: getattr(info, name) for name in FIRST}
+    found |= {name: dict(value) for name in ("envs", "annotations") if (value := getattr(info, name))}
+    hints = info.resource_hints.hints if info.resource_hints else ()
+    return {**found, "resource_hints": [{"nodes": list(h.nodes), "preferred": h.preferred} for h in hints if h]}
+
+
+def pairs(hints: tuple[Hint, ...] | None) -> Any:
+    return None if hints is None else [[sorted(hint.nodes or ()), hint.preferred] for hint in hints]
+
+
+# --- the seed's examples ---------------------------------------------------------------------------------------------
+
+
+def test_example_1():
+    """Two pools; the load moves their border, and everybody in them with it."""
+    plugin = cpu_plugin(reserved="")
+    init, *admissions, resized = group("seed_example_1")
+    assert {name: cpuset.text(cpus) for name, cpus in plugin.pools.items()} == init["pools"]
+    for step in admissions:
+        pod, role = step["pod_uid"], step["pod_role"]
+        asked = {"cpu": step["request"]["cpu"] or 1}  # the seed does not say what pod3 asks for
+        assert plugin.hints(ask("cpu", pod, role, asked["cpu"])) is step["hints"] is None
+        assert admit({"cpu": plugin}, pod, role, asked) == step["response"]
+    plugin.resize(resized["sizes"]["online"])
+    assert {name: cpuset.text(cpus) for name, cpus in plugin.pools.items()} == resized["pools"]
+    found = {
+        pod: {name: {"cpu": plain(info)} for name, info in containers.items()}
+        for pod, containers in plugin.allocations().items()
+    }
+    assert found == resized["resources_allocation"]
+
+
+def state(cpu: CpuPlugin, memory: MemoryPlugin) -> dict[str, Any]:
+    return {"cpu_machine_state": cpu.machine_state(), "memory_machine_state": memory.machine_state()}
+
+
+def test_example_2():
+    """Roles keep apart, the same role may join its own."""
+    cpu, memory = cpu_plugin(), memory_plugin()
+    plugins: dict[str, Plugin] = {"cpu": cpu, "memory": memory}
+    for step in group("seed_example_2"):
+        if "pod_uid" in step:
+            pod, role, asked = step["pod_uid"], step["pod_role"], step["request"]
+            assert pairs(cpu.hints(ask("cpu", pod, role, asked["cpu"]))) == step["cpu_hints"]
+            assert pairs(memory.hints(ask("memory", pod, role, asked["memory"]))) == step["memory_hints"]
+            assert set(decide(plugins, pod, role, asked).hints.values()) == {
+                Hint(frozenset(step["merged"]["nodes"]), step["merged"]["preferred"])
+            }
+        elif "response" in step:
+            assert admit(plugins, pod, role, asked) == step["response"]
+        elif "cpu_hints" in step:
+            request = ask("cpu", "another", step["pod_role"], step["request"]["cpu"])
+            assert pairs(cpu.hints(request)) == step["cpu_hints"]
+            if step.get("cpu_result"):
+                info = cpu.allocate(request)
+                assert info
+                assert info.allocation_result == step["cpu_result"]
+                cpu.remove("another")
+        expected = {name: step[name] for name in step if name.endswith("_machine_state")}
+        assert {name: state(cpu, memory)[name] for name in expected} == expected
+
+
+def test_a_third_role_finds_no_node():
+    """The two nodes hold two other roles: no way, and best-effort's hint does not help."""
+    cpu = cpu_plugin()
+    cpu.allocate(ask("cpu", "a", "storage-service", 20, hint=Hint(frozenset({0}), preferred=True)))
+    cpu.allocate(ask("cpu", "b", "reranker", 10, hint=Hint(frozenset({1}), preferred=True)))
+    assert cpu.hints(ask("cpu", "c", "retriever", 2)) == ()
+    for hint in (None, Hint(frozenset({0, 1}), preferred=False)):
+        with pytest.raises(CannotAllocate, match="no available cpu hints"):
+            cpu.allocate(ask("cpu", "c", "retriever", 2, hint=hint))
+    assert "c" not in cpu.allocations()
+
+
+def test_example_3():
+    """Node 0 is full; two pods share the card of node 1."""
+    cpu, memory, nic = cpu_plugin(), memory_plugin(), NicPlugin(NICS, nodes=SEED.nodes)
+    plugins: dict[str, Plugin] = {"cpu": cpu, "memory": memory, "NIC": nic}
+    init, *steps, last = group("seed_example_3")
+    on_0 = Hint(frozenset({0}), preferred=True)
+    cpu.allocate(ask("cpu", "full", "re-caller", 38, hint=on_0))
+    memory.allocate(ask("memory", "full", "re-caller", TOTAL[0] - RESERVED[0], hint=on_0))
+    assert msgspec.to_builtins(nic.machine_state()) == init["nic_machine_state"]
+    for number, step in enumerate([init, *steps]):
+        if "response" in step:
+            assert step["hints"] == [[[1], True]]
+            asked = {**step["request"], "NIC": 1}
+            assert set(decide(plugins, f"pod{number}", step["pod_role"], asked).hints.values()) == {
+                Hint(frozenset({1}), preferred=True)
+            }
+            assert admit(plugins, f"pod{number}", step["pod_role"], asked) == step["response"]
+        expected = {name: step[name] for name in step if name in {"cpu_machine_state", "memory_machine_state"}}
+        assert {name: state(cpu, memory)[name] for name in expected} == expected
+    info = nic.allocate(ask("NIC", "host", "numa-enhancement", 1, hint=on_0))
+    assert info
+    assert (info.envs, info.annotations) == (last["expected_envs"], last["expected_annotations"])
+
+
+# --- quantities ------------------------------------------------------------------------------------------------------
+
+
+@cases("quantity_from_request")
+def test_whole(case: dict[str, Any]):
+    request = ResourceRequest("p", "c", case["resource_name"], resource_requests=case["requests"])
+    if case.get("error"):
+        with pytest.raises(CannotAllocate, match="the request for cpu names test in its quantities"):
+            whole(request)
+    else:
+        assert whole(request) == case["expected"]
+
+
+@cases("numa_count_for_cpu")
+def test_nodes_for_cpus(case: dict[str, Any]):
+    if case["error"]:
+        with pytest.raises(CannotAllocate):
+            nodes_for_cpus(case["cpu_request"], total=case["num_cpus"], nodes=case["num_numa"])
+    else:
+        expected = case["expected"]["nodes"], case["expected"]["cpus_per_node"]
+        assert nodes_for_cpus(case["cpu_request"], total=case["num_cpus"], nodes=case["num_numa"]) == expected
+
+
+@cases("numa_count_for_memory")
+def test_nodes_for_memory(case: dict[str, Any]):
+    if case["error"]:
+        with pytest.raises(CannotAllocate):
+            nodes_for_memory(case["memory_request"], each=case["bytes_per_numa"], nodes=case["num_numa"])
+    else:
+        expected = case["expected"]["nodes"], case["expected"]["bytes_per_node"]
+        found = nodes_for_memory(case["memory_request"], each=case["bytes_per_numa"], nodes=case["num_numa"])
+        assert found == expected
+
+
+@pytest.mark.parametrize("quantity", [float("nan"), float("inf"), -1.0, 1e30])
+@pytest.mark.parametrize("role", ["storage-service", "ETL"])
+def test_quantities_that_are_none(role: str, quantity: float):
+    for plugin in (cpu_plugin(), memory_plugin()):
+        with pytest.raises(CannotAllocate, match="a quantity of"):
+            plugin.allocate(ask(plugin.resource, "p", role, quantity))
+        assert not plugin.allocations()
+
+
+# --- odd pods --------------------------------------------------------------------------------------------------------
+
+
+def test_an_init_container_gets_nothing():
+    for plugin in (cpu_plugin(), memory_plugin()):
+        request = ask(plugin.resource, "p", "storage-service", 2, container_type=ContainerType.INIT)
+        assert plugin.hints(request) is None
+        assert plugin.allocate(request) is None
+        assert plugin.allocations() == {}
+
+
+def test_a_sidecar_shares_the_main_containers_cpus_and_costs_none():
+    cpu = cpu_plugin()
+    before = ask("cpu", "p", "storage-service", 1, container="proxy", container_type=ContainerType.SIDECAR)
+    early = cpu.allocate(before)
+    assert early
+    assert early.allocation_result == cpuset.text(cpu.pools["online"])
+    main = cpu.allocate(ask("cpu", "p", "storage-service", 4))
+    late = cpu.allocations()["p"]["proxy"]
+    assert main
+    assert late.allocation_result == main.allocation_result == "2-5"
+    assert late.allocated_quantity == 0
+    assert cpu.by_node("p", "proxy") == {}
+    assert cpu.by_node("p", "container0") == {0: 4.0}
+
+
+def test_asking_again_changes_nothing_and_asking_for_more_moves():
+    cpu = cpu_plugin()
+    first = cpu.allocate(ask("cpu", "p", "storage-service", 4))
+    document = cpu.document()
+    assert cpu.allocate(ask("cpu", "p", "storage-service", 3)) == first
+    assert cpu.document() == document
+    more = cpu.allocate(ask("cpu", "p", "storage-service", 6))
+    assert more
+    assert more.allocation_result == "2-7"
+
+
+def test_a_container_that_cannot_have_more_has_nothing():
+    cpu = cpu_plugin()
+    cpu.allocate(ask("cpu", "p", "storage-service", 4))
+    with pytest.raises(CannotAllocate):
+        cpu.allocate(ask("cpu", "p", "storage-service", 400))
+    assert cpu.allocations() == {}
+
+
+def test_exclusive_pods_leave_the_pools_their_least():
+    cpu = cpu_plugin()
+    assert cpu.hints(ask("cpu", "p", "storage-service", 68)) == (Hint(frozenset({0, 1}), preferred=True),)
+    assert cpu.hints(ask("cpu", "p", "storage-service", 69)) == ()
+    with pytest.raises(CannotAllocate, match="would leave the pools less than their least, 4 online and 4 offline"):
+        cpu.allocate(ask("cpu", "p", "storage-service", 69, hint=Hint(frozenset({0, 1}), preferred=True)))
+    cpu.allocate(ask("cpu", "p", "storage-service", 68))
+    assert {name: len(cpus) for name, cpus in cpu.pools.items()} == {"online": 4, "offline": 4}
+
+
+def test_a_pool_grows_back_when_an_exclusive_pod_goes():
+    cpu = cpu_plugin()
+    before = cpu.pools
+    cpu.allocate(ask("cpu", "p", "storage-service", 20))
+    assert len(cpu.pools["online"]) == len(before["online"]) - 20
+    cpu.remove("p")
+    assert cpu.pools == before
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_small_machines_have_both_pools(count: int):
+    small = Machine({i: cpu for i, cpu in machine("single_socket_ht8").cpus.items() if i < count})
+    pools = CpuPlugin(small, SEED_ROLES, CpuSettings()).pools
+    assert all(pools.values())
+    assert pools["online"] | pools["offline"] == small.all
+    assert count == 1 or not pools["online"] & pools["offline"]
+
+
+def test_all_cpus_reserved_is_refused():
+    with pytest.raises(ValueError, match="pods need one at least"):
+        cpu_plugin(reserved="0-79")
+    with pytest.raises(ValueError, match="reserved CPUs 80 are not on this machine"):
+        cpu_plugin(reserved="80")
+
+
+def test_memory_over_two_nodes_is_filled_in_order():
+    memory = memory_plugin()
+    size = 300 << 30
+    assert pairs(memory.hints(ask("memory", "p", "retriever", size))) == [[[0, 1], True]]
+    info = memory.allocate(ask("memory", "p", "retriever", size))
+    assert info
+    assert info.allocation_result == "0-1"
+    assert info.topology_assignments == {0: TOTAL[0] - RESERVED[0], 1: size - TOTAL[0] + RESERVED[0]}
+    assert memory.hints(ask("memory", "q", "retriever", 1 << 40)) == ()
+    with pytest.raises(CannotAllocate, match="results can't meet memory request"):
+        memory.allocate(ask("memory", "q", "retriever", 1 << 38, hint=Hint(frozenset({0}), preferred=True)))
+
+
+@pytest.mark.parametrize("plugin", [cpu_plugin, memory_plugin], ids=["cpu", "memory"])
+def test_a_hint_of_nodes_that_are_not_there(plugin: Callable[[], Plugin]):
+    asked = plugin()
+    with pytest.raises(CannotAllocate, match=r"no NUMA node 7|NUMA node 7 has none, or is not there"):
+        asked.allocate(ask(asked.resource, "p", "retriever", 1, hint=Hint(frozenset({0, 7}), preferred=True)))
+    assert asked.allocations() == {}
+
+
+def test_of_a_card_without_known_addresses_its_name_is_told():
+    info = NicPlugin((Nic("eth7", 1),), nodes=SEED.nodes).allocate(ask("NIC", "p", "", 1))
+    assert info
+    assert info.envs == {"AFFINITY_NIC_NAME": "eth7"}
+
+
+def test_of_cards_on_one_node_that_with_fewest_containers_is_given():
+    nic = NicPlugin([Nic(name, 1, NicAddress(ipv4=name)) for name in ("b", "a")], nodes=SEED.nodes)
+    given = [nic.allocate(ask("NIC", pod, "", 1)) for pod in ("p", "q", "r", "p")]
+    assert [info and info.envs["AFFINITY_NIC_ADDR_IPV4"] for info in given] == ["a", "b", "a", "a"]
+
+
+def test_the_seeds_spelling_in_a_state_of_cards():
+    document = NicPlugin(NICS, nodes=SEED.nodes).document()
+    for node in document["machineState"].values():
+        for nic in node["nics"]:
+            nic["nuam_node"] = nic.pop("numa_node")
+    NicPlugin(NICS, nodes=SEED.nodes).load(document)
+
+
+def test_a_pod_of_a_pool_keeps_off_the_nodes_of_others():
+    memory = memory_plugin()
+    info = memory.allocate(ask("memory", "web", "online-micro_service", 1 << 30))
+    assert info
+    assert info.allocation_result == "0-1"
+    memory.allocate(ask("memory", "p", "retriever", 1 << 30, hint=Hint(frozenset({0}), preferred=True)))
+    assert memory.allocations()["web"]["container0"].allocation_result == "1"
+    memory.allocate(ask("memory", "q", "re-caller", 1 << 30, hint=Hint(frozenset({1}), preferred=True)))
+    assert memory.allocations()["web"]["container0"].allocation_result == "0-1"
+
+
+def test_a_pod_that_must_be_near_its_card():
+    nic = NicPlugin(NICS[1:], nodes=SEED.nodes)
+    near = {"katalyst.kubewharf.io/network_enhancement": '{"topology_affinity_restricted": "true"}'}
+    assert pairs(nic.hints(ask("NIC", "p", "", 1))) == [[[1], True], [[0, 1], False]]
+    assert pairs(nic.hints(ask("NIC", "p", "", 1, annotations=near))) == [[[1], True]]
+    with pytest.raises(CannotAllocate, match="there is none on NUMA nodes 0"):
+        nic.allocate(ask("NIC", "p", "", 1, annotations=near, hint=Hint(frozenset({0}), preferred=True)))
+    with pytest.raises(CannotAllocate, match="no JSON object of texts"):
+        nic.hints(ask("NIC", "p", "", 1, annotations=dict.fromkeys(near, "{")))
+    assert NicPlugin((), nodes=SEED.nodes).hints(ask("NIC", "p", "", 1)) == ()
+
+
+def test_roles_in_two_classes_are_refused():
+    with pytest.raises(ValueError, match="the role 'a' is in the classes online and offline"):
+        role_table({"online": ["a"], "offline": ["a"]})
+    with pytest.raises(ValueError, match="'onlin' is no class of roles: those are online, offline, exclusive"):
+        role_table({"onlin": ["a"]})
+
+
+# --- kept and taken over ---------------------------------------------------------------------------------------------
+
+
+def filled() -> list[Plugin]:
+    cpu, memory, nic = cpu_plugin(), memory_plugin(), NicPlugin(NICS, nodes=SEED.nodes)
+    for pod, role in (("a", "storage-service"), ("b", "ETL"), ("c", "reranker")):
+        cpu.allocate(ask("cpu", pod, role, 3))
+        memory.allocate(ask("memory", pod, role, 1 << 30))
+        nic.allocate(ask("NIC", pod, role, 1))
+    cpu.resize(50)
+    return [cpu, memory, nic]
+
+
+def empty() -> list[Plugin]:
+    return [cpu_plugin(), memory_plugin(), NicPlugin(NICS, nodes=SEED.nodes)]
+
+
+def test_a_document_brings_everything_back():
+    for before, after in zip(filled(), empty(), strict=True):
+        after.load(msgspec.json.decode(msgspec.json.encode(before.document())))
+        assert after.document() == before.document()
+        assert after.allocations() == before.allocations()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"pods": []}, "it is no state of CPUs"),
+        ({"machineState": {}}, "its machineState does not follow from its pods"),
+    ],
+)
+def test_a_document_that_does_not_hold_is_not_taken_over(change: dict[str, Any], reason: str):
+    cpu, document = cpu_plugin(), filled()[0].document()
+    with pytest.raises(ValueError, match=reason):
+        cpu.load({**document, **change})
+    assert cpu.document() == cpu_plugin().document()
+
+
+@pytest.mark.parametrize(
+    ("cpus", "reason"), [("42-44", "two containers' own"), ("0-2", "reserved, offline or not there")]
+)
+def test_cpus_that_cannot_be_given_away(cpus: str, reason: str):
+    document = filled()[0].document()
+    document["pods"]["a"]["container0"]["cpus"] = cpus
+    with pytest.raises(ValueError, match=reason):
+        cpu_plugin().load(document)
+
+
+def test_a_pool_that_there_is_not():
+    document = filled()[0].document()
+    document["pods"]["b"]["container0"]["pool"] = "nightly"
+    with pytest.raises(ValueError, match="there is no pool 'nightly'"):
+        cpu_plugin().load(document)
+
+
+# --- any sequence of pods --------------------------------------------------------------------------------------------
+
+ROLES = ["online-micro_service", "ETL", "storage-service", "reranker", "retriever", "unheard-of"]
+hints = st.none() | st.builds(Hint, st.frozensets(st.integers(0, 3)), st.booleans())
+
+
+def offered(plugin: Plugin, request: ResourceRequest) -> tuple[Hint, ...]:
+    try:
+        return plugin.hints(request) or ()
+    except CannotAllocate:  # nothing is asked for
+        return ()
+
+
+class Pods(RuleBasedStateMachine):
+    """Pods come with any hint, go, pools are resized, and the plug-ins start again from what they kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        small = Machine(machine("dummy16_2s_4n").cpus, dict.fromkeys(range(4), 1000))
+        self.machine = small
+        self.reserved = cpuset.parse("0,2")
+        self.start()
+
+    def start(self) -> None:
+        self.cpu = CpuPlugin(self.machine, SEED_ROLES, CpuSettings(self.reserved, min_online=2, min_offline=2))
+        self.memory = MemoryPlugin(self.machine, SEED_ROLES, reserved={0: 100})
+
+    @rule(
+        pod=st.sampled_from("abcdef"),
+        role=st.sampled_from(ROLES),
+        kind=st.sampled_from(ContainerType),
+        size=st.floats(0, 20),
+        hint=hints,
+    )
+    def admit(self, pod: str, role: str, kind: ContainerType, size: float, hint: Hint | None) -> None:
+        for plugin, quantity in ((self.cpu, size), (self.memory, size * 100)):
+            request = ask(plugin.resource, pod, role, quantity, hint=hint, container_type=kind, container=kind.name)
+            try:
+                info = plugin.allocate(request)
+            except CannotAllocate:
+                assert kind.name not in plugin.allocations().get(pod, {})
+            else:
+                again = plugin.allocate(request)
+                assert again == info
+
+    @rule(pod=st.sampled_from("abcdef"), role=st.sampled_from(ROLES), size=st.floats(0, 20))
+    def what_is_offered_can_be_had(self, pod: str, role: str, size: float) -> None:
+        for plugin, quantity in ((self.cpu, size), (self.memory, size * 100)):
+            request = ask(plugin.resource, pod, role, quantity)
+            for hint in offered(plugin, request):
+                fresh = type(plugin)(self.machine, SEED_ROLES, **self.options(plugin))
+                fresh.load(plugin.document())
+                assert fresh.allocate(ask(plugin.resource, pod, role, quantity, hint=hint))
+
+    def options(self, plugin: CpuPlugin | MemoryPlugin) -> dict[str, Any]:
+        return {"settings": self.cpu.settings} if isinstance(plugin, CpuPlugin) else {"reserved": {0: 100}}
+
+    @rule(pod=st.sampled_from("abcdef"))
+    def remove(self, pod: str) -> None:
+        self.cpu.remove(pod)
+        self.memory.remove(pod)
+
+    @rule(online=st.integers(-5, 30))
+    def resize(self, online: int) -> None:
+        self.cpu.resize(online)
+
+    @precondition(lambda self: self.cpu.allocations())
+    @rule()
+    def restart(self) -> None:
+        documents = self.cpu.document(), self.memory.document()
+        self.start()
+        self.cpu.load(documents[0])
+        self.memory.load(documents[1])
+        assert (self.cpu.document(), self.memory.document()) == documents
+
+    @invariant()
+    def everything_is_one_thing(self) -> None:
+        """Every CPU is reserved, or one container's own, or in one pool; no pool is empty, no node is overbooked."""
+        own = [
+            cpuset.parse(record["cpus"])
+            for pod in self.cpu.document()["pods"].values()
+            for record in pod.values()
+            if record.get("cpus")
+        ]
+        parts = [self.reserved, *self.cpu.pools.values(), *own]
+        assert sum(map(len, parts)) == len(self.machine.all)
+        assert frozenset().union(*parts) == self.machine.all
+        assert all(self.cpu.pools.values())
+        for node in self.memory.machine_state().values():
+            assert 0 <= node["Allocated"] <= node["allocatable"] <= node["total"]
+
+    @invariant()
+    def every_result_is_a_value_of_its_property(self) -> None:
+        for containers in (*self.cpu.allocations().values(), *self.memory.allocations().values()):
+            for info in containers.values():
+                assert cpuset.parse(info.allocation_result)
+
+
+TestPods = Pods.TestCase
+TestPods.settings = hypothesis.settings(max_examples=40, stateful_step_count=25)
+
+
+@given(st.sampled_from(ROLES), st.floats(1, 100))
+def test_hints_of_both_plugins_name_the_same_nodes_when_empty(role: str, size: float):
+    cpu, memory = cpu_plugin(), memory_plugin()
+    assert (cpu.hints(ask("cpu", "p", role, size)) is None) == (memory.hints(ask("memory", "p", role, size)) is None)

@@ -1,0 +1,473 @@
+"""`load-watcher qrm` as a user runs it: a process, an API server, a container runtime, plug-ins, all over sockets; the
+seed's three examples, restarts and what goes wrong."""
+
+import asyncio
+import json
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from agent.qrm import cpuset
+from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2 as podresources_pb
+from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
+from tests.agent.qrm.plugins.test_sysfs import as_files, put
+from tests.agent.qrm.vectors import group, machine
+from tests.fakes.cri import FakeRuntime
+from tests.fakes.kube import EVENTS, NODES, PODS, FakeKube
+from tests.fakes.service import FakeService, Live
+from tests.fakes.snapshots import publish, snapshot_of, steady
+from tests.service import Service
+from tests.waiting import eventually, wait_for
+
+pytestmark = pytest.mark.slow
+
+NODE = "node-1"
+MEMORY = {0: 237706936320, 1: 237806551040}
+RESERVED = 'reserved_cpus = "0-1,40-41"'
+NICS = (
+    'nics = ["eth0 numa=0 ipv6=fdbd:dc05:3:154::20", "eth1 numa=1 ipv6=fdbd:dc05:3:155::20 netns=/var/run/netns/ns1"]'
+)
+
+
+class Qrm(Service):
+    """A `load-watcher qrm`."""
+
+    name = "load-watcher-qrm"
+    verb = "qrm"
+
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("/qrm").json()
+        return found
+
+    def explained(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("/qrm/explain").json()
+        return found
+
+    def metric(self, name: str) -> float:
+        lines = [line for line in self.get("/metrics").text.splitlines() if line.startswith(f"load_watcher_{name} ")]
+        return float(lines[0].rpartition(" ")[2]) if lines else 0.0
+
+
+@dataclass
+class World:
+    """The seed's machine (80 CPUs, two NUMA nodes), an API server with its pods, and a place for sockets."""
+
+    directory: Path
+    kube: FakeKube
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "cri.sock"
+
+    def pod(self, name: str, uid: str, role: str, *, cpu: str, memory: str = "1Gi", **more: Any) -> None:
+        """One that runs, its container's id its uid without dashes."""
+        requests = {"cpu": cpu, "memory": memory, **more.pop("requests", {})}
+        containers = [{"name": "container0", "resources": {"requests": requests}}]
+        statuses = [{"name": "container0", "containerID": f"containerd://{cri(uid)}", "state": {"running": {}}}]
+        annotations = {"kubernetes.io/pod-role": role, **more.pop("annotations", {})}
+        self.kube.put(
+            PODS,
+            name,
+            metadata={"uid": uid, "annotations": annotations, **more.pop("metadata", {})},
+            spec={"nodeName": NODE, "containers": containers},
+            status={"phase": "Running", "qosClass": "Burstable", "containerStatuses": statuses},
+        )
+
+    def run(self, *lines: str, mode: str = "cri", at: str = "qrm", env: Mapping[str, str] | None = None) -> Qrm:
+        """A manager with these lines in its settings, below [qrm]."""
+        text = [
+            "[kubernetes]",
+            f'kubeconfig = "{self.kube.kubeconfig(self.directory / "kubeconfig")}"',
+            "[qrm]",
+            f'mode = "{mode}"',
+            f'node = "{NODE}"',
+            f'runtime_socket = "{self.socket}"',
+            f'sys = "{self.directory / "sys"}"',
+            f'kubelet_dir = "{self.directory / "kubelet"}"',
+            f'cgroup = "{self.directory / "cgroup"}"',
+            'reconcile_period = "200ms"',
+            'policy = "restricted"',
+            *lines,
+        ]
+        return Qrm(self.directory / at, config="\n".join(text), env=env)
+
+
+def cri(uid: str) -> str:
+    return uid.replace("-", "").ljust(64, "0")
+
+
+@contextmanager
+def the_seeds_machine() -> Iterator[World]:
+    seed = machine("seed80_adjacent")
+    # The path of a unix socket has 107 bytes at most, and pytest's own directories nearly as many.
+    with tempfile.TemporaryDirectory(prefix="qrm-") as name, FakeKube() as kube:
+        directory = Path(name)
+        as_files(directory / "sys", seed)
+        for node, size in MEMORY.items():
+            meminfo = f"Node {node} MemTotal: {size >> 10} kB"
+            put(directory / "sys", f"devices/system/node/node{node}/meminfo", meminfo)
+        kube.node(NODE)
+        yield World(directory, kube)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with the_seeds_machine() as made:
+        yield made
+
+
+def step(name: str, example: int = 1) -> dict[str, Any]:
+    (found,) = (case for case in group(f"seed_example_{example}") if case["step"] == name)
+    return found
+
+
+def given(qrm: Qrm) -> dict[str, dict[str, Any]]:
+    """What containers have, by pod and resource."""
+    return {each["pod"]: each["containers"]["container0"] for each in qrm.state()["pods"]}
+
+
+# --- the seed's examples ---------------------------------------------------------------------------------------------
+
+
+def test_example_1_pools_move_with_the_load(world: World):
+    """Three pods in two pools; the load says that the pool online needs 28 CPUs; the runtime is told so, those who lose
+    CPUs first."""
+    steps = [step(f"admit pod{number}") for number in (1, 2, 3)]
+    ids = [cri(each["pod_uid"]) for each in steps]
+    for number, each in enumerate(steps, start=1):
+        world.pod(f"default/pod{number}", each["pod_uid"], each["pod_role"], cpu=str(each["request"]["cpu"] or 1))
+    # 21 of 80 CPUs are busy, two of them of the pool offline: 1.25 x 19 + 4 = 27.75.
+    load = FakeService(published=publish(snapshot_of({NODE: {"CPU": steady(26.25), "Memory": steady(40)}})))
+
+    async def test() -> None:
+        async with FakeRuntime(world.socket, containers=set(ids)) as runtime:
+            first = {id: each["linux_container_resources"]["cpuset_cpus"] for id, each in zip(ids, steps, strict=True)}
+            with world.run('adjust_interval = "100ms"', "step_down = 0") as qrm:
+                await eventually(lambda: runtime.cpusets() == first, what="the pools of the beginning")
+                assert {given["cpuset_mems"] for _, given in runtime.updates} == {"0-1"}
+                held = await eventually(lambda: qrm.explained()["resize"], what="a decision")
+                assert (held["action"], held["to"]) == ("hold: no data", 76), held
+            sent = len(runtime.updates)
+            with Live(load) as live:
+                lines = ('adjust_interval = "100ms"', "step_down = 0", f'watcher = "http://127.0.0.1:{live.port}"')
+                idle = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
+                with world.run(*lines, "publish_capacity = true", f'headroom_resource = "{idle}"') as qrm:
+                    last = step("resize and reconcile")
+                    online, offline = (last["pools"][pool] for pool in ("online", "offline"))
+                    second = dict(zip(ids, (online, offline, online), strict=True))
+                    await eventually(lambda: runtime.cpusets() == second, what="the pools after the resize")
+                    assert not runtime.refused
+                    order = [id for id, given in runtime.updates[sent:] if given["cpuset_cpus"] in (online, offline)]
+                    assert order.index(ids[1]) > max(order.index(ids[0]), order.index(ids[2])), "growth before loss"
+                    told = (await asyncio.to_thread(qrm.explained))["resizes"]
+                    (change,) = [each for each in told if each["action"] == "down"]
+                    assert (change["from"], change["to"], change["target"]) == (76, 28, 28)
+                    assert change["need_cpus"] == pytest.approx(27.75, abs=0.01)
+                    assert change["inputs"]["windows_percent"].keys() == {"5m", "10m", "15m"}
+                    assert change["pools"] == {"online": online, "offline": offline}
+                    state = await asyncio.to_thread(qrm.state)
+                    assert {pool: each["size"] for pool, each in state["pools"].items()} == last["sizes"]
+
+                    def offered() -> Any:
+                        return world.kube.content(NODES, NODE)["status"]["allocatable"].get(idle)
+
+                    # A fifth more than the 52 CPUs of the pool, of which two are used.
+                    await eventually(lambda: offered() == "62400", what="the idle CPUs to be offered")
+
+    asyncio.run(test())
+
+
+def test_example_2_exclusive_cpus_and_memory_and_roles_apart(world: World):
+    """Two roles on two NUMA nodes; a third finds none, is told of and gets nothing, until one has gone."""
+    one, two = (step(f"hints pod{number}", 2) for number in (1, 2))
+    ids = [cri(each["pod_uid"]) for each in (one, two)]
+    third = "33333333-0000-4000-8000-000000000000"
+
+    async def test() -> None:
+        async with FakeRuntime(world.socket, containers={*ids, cri(third)}) as runtime:
+            world.pod("default/pod1", one["pod_uid"], one["pod_role"], cpu="20", memory="40Gi")
+            with world.run(RESERVED) as qrm:
+                await eventually(lambda: ids[0] in runtime.cpusets(), what="pod1")
+                assert runtime.updates[-1][1] == step("allocate pod1", 2)["linux_container_resources"]
+                world.pod("default/pod2", two["pod_uid"], two["pod_role"], cpu="10", memory="20Gi")
+                await eventually(lambda: ids[1] in runtime.cpusets(), what="pod2")
+                allocated = step("allocate pod2", 2)
+                assert runtime.updates[-1][1] == allocated["linux_container_resources"]
+                listed = await pod_resources(qrm)
+                assert {name: cpuset.text(cpus) for name, cpus in listed.items()} == {"pod1": "2-21", "pod2": "42-51"}
+                world.pod("default/pod3", third, "retriever", cpu="4")
+                state = await eventually(lambda: _inadmissible(qrm), what="pod3 to be told of")
+                assert state["inadmissible"][0] | {"uid": ""} == {
+                    "pod": "default/pod3",
+                    "uid": "",
+                    "role": "retriever",
+                    "reason": "TopologyAffinityError",
+                    "message": "Resources cannot be allocated with Topology locality",
+                }
+                plugins = state["plugins"]
+                assert plugins["cpu"]["state"] == allocated["cpu_machine_state"]
+                assert plugins["memory"]["state"]["memory"] == allocated["memory_machine_state"]
+                await eventually(lambda: world.kube.names(EVENTS), what="the Event")
+                (event,) = (world.kube.content(EVENTS, name) for name in world.kube.names(EVENTS))
+                assert (event["involvedObject"]["name"], event["reason"]) == ("pod3", "TopologyAffinityError")
+                admissions = {each["pod"]: each for each in (await asyncio.to_thread(qrm.explained))["admissions"]}
+                why = admissions["default/pod1"]["containers"]["container0"]["cpu"]
+                assert why == {
+                    "offered": [{"nodes": [0], "preferred": True}, {"nodes": [1], "preferred": True}],
+                    "decided": {"nodes": [0], "preferred": True},
+                }
+                assert admissions["default/pod3"]["containers"]["container0"]["cpu"]["offered"] == []
+                assert cri(third) not in runtime.cpusets()
+                world.kube.delete(PODS, "default/pod2")
+                await eventually(lambda: runtime.cpusets().get(cri(third)) == "42-45", what="pod3 in its place")
+                assert not runtime.refused
+
+    asyncio.run(test())
+
+
+async def pod_resources(qrm: Qrm) -> dict[str, list[int]]:
+    """CPUs by pod, as a monitoring agent is told."""
+    socket = qrm.directory / "load-watcher-qrm" / "pod-resources.sock"
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        answer = await podresources_grpc.PodResourcesListerStub(channel).List(podresources_pb.ListPodResourcesRequest())
+    return {pod.name: [cpu for each in pod.containers for cpu in each.cpu_ids] for pod in answer.pod_resources}
+
+
+def _inadmissible(qrm: Qrm) -> dict[str, Any]:
+    """The state with a pod that could not be admitted, empty without one."""
+    state = qrm.state()
+    return state if state["inadmissible"] else {}
+
+
+def test_example_3_a_card_that_pods_share(world: World):
+    """Node 0 is taken; two pods get CPUs and memory of node 1, and the card that is there, without asking for one."""
+    world.pod("default/full", "00000000-0000-4000-8000-000000000000", "storage-service", cpu="38", memory="200Gi")
+    pods = [("default/pod1", step("pod1", 3)), ("default/pod2", step("pod2", 3))]
+
+    def what(qrm: Qrm) -> dict[str, Any]:
+        found: dict[str, Any] = given(qrm)
+        return found
+
+    with world.run(RESERVED, NICS, mode="dry-run") as qrm:
+        wait_for(lambda: "default/full" in what(qrm) and what(qrm)["default/full"], what="node 0 to be full")
+        for name, case in pods:
+            world.pod(name, case.get("pod_uid", f"uid-of-{name[8:]}"), case["pod_role"], cpu="10", memory="20Gi")
+            wait_for(lambda name=name: what(qrm).get(name), what=name)  # type: ignore[misc]
+        found = what(qrm)
+        for name, case in pods:
+            for resource, expected in case["response"].items():
+                has = found[name][resource]
+                for key in ("oci_property_name", "allocated_quantity", "allocation_result"):
+                    assert has[key] == expected[key], (name, resource)
+            nic = case["response"]["NIC"]
+            assert (found[name]["NIC"]["envs"], found[name]["NIC"]["annotations"]) == (nic["envs"], nic["annotations"])
+        assert not world.socket.exists()
+
+
+def test_what_was_decided_and_then_not_given_is_told_with_the_decision(world: World):
+    """The plug-in for CPUs refuses what the policy let pass: an ordinary pod runs without, another is refused whole."""
+    dedicated = {"katalyst.kubewharf.io/qos_level": "dedicated_cores"}
+    ids = [f"{digit * 8}-0000-4000-8000-000000000000" for digit in "12"]
+    world.pod("default/runs", ids[0], "storage-service", cpu="70")
+    world.pod("default/waits", ids[1], "storage-service", cpu="70", annotations=dedicated)
+    with world.run(RESERVED, mode="dry-run", env={"LOAD_WATCHER_QRM_POLICY": "best-effort"}) as qrm:
+        wait_for(lambda: len(qrm.explained()["admissions"]) == 2, what="both admissions")
+        told = {each["pod"]: each for each in qrm.explained()["admissions"]}
+        why = {name: each["containers"]["container0"]["cpu"]["failed"] for name, each in told.items()}
+        assert why["default/runs"].startswith("the plug-in for cpu failed in Allocate: UNKNOWN: no available")
+        runs, waits = told["default/runs"], told["default/waits"]
+        assert (runs["admitted"], runs["given_back"]) == (True, None)
+        assert runs["message"] == f"container container0 runs without its cpu: {why['default/runs']}"
+        assert (waits["admitted"], waits["reason"], waits["given_back"]) == (False, "UnexpectedAdmissionError", "all")
+        assert waits["message"] == f"Allocate failed due to {why['default/waits']}, which is unexpected"
+        assert "failed" not in runs["containers"]["container0"]["memory"]
+        assert given(qrm)["default/waits"] == {}
+
+
+# --- life ------------------------------------------------------------------------------------------------------------
+
+
+def test_killed_and_started_again_everything_is_as_it_was(world: World):
+    """kill -9, a damaged checkpoint, and a pod that went meanwhile."""
+    stays, goes = "11111111-0000-4000-8000-000000000000", "22222222-0000-4000-8000-000000000000"
+    world.pod("default/stays", stays, "storage-service", cpu="20")
+    qrm = world.run(RESERVED, mode="dry-run")
+    try:
+        qrm.start()
+        wait_for(lambda: given(qrm).get("default/stays"), what="the first one")
+        world.pod("default/goes", goes, "reranker", cpu="10")
+        before = wait_for(lambda: _both(qrm), what="both")
+        checkpoint = qrm.directory / "load-watcher-qrm" / "kubelet_qrm_checkpoint"
+        assert {entry["PodUID"] for entry in json.loads(checkpoint.read_bytes())["Data"]["PodResourceEntries"]} == {
+            stays,
+            goes,
+        }
+        qrm.kill()
+        world.kube.delete(PODS, "default/goes")
+        qrm.start()
+        wait_for(lambda: given(qrm) == {"default/stays": before["default/stays"]}, what="the same again")
+        state = wait_for(lambda: _without(qrm, "42-51"), what="the CPUs of the one that went to be free")
+        assert state["plugins"]["cpu"]["state"]["0"]["allocated_cpuset"] == "2-21"
+        qrm.kill()
+        checkpoint.write_bytes(checkpoint.read_bytes().replace(b"2-21", b"2-22"))
+        qrm.start()
+        wait_for(lambda: given(qrm) == {"default/stays": before["default/stays"]}, what="the same from the plug-ins")
+        assert qrm.metric('qrm_checkpoint_writes_total{result="corrupt"}') == 1
+        assert [path.name for path in checkpoint.parent.glob("*.corrupt-*")]
+        assert "cannot be used: its checksum is" in qrm.log()
+        assert qrm.stop() == 0
+        assert not list((qrm.directory / "load-watcher-qrm" / "plugins").glob("*.sock"))
+    finally:
+        qrm.kill()
+
+
+def _both(qrm: Qrm) -> dict[str, dict[str, Any]]:
+    """What both have, empty while one has nothing."""
+    found = given(qrm)
+    return found if found.get("default/stays") and found.get("default/goes") else {}
+
+
+def _without(qrm: Qrm, cpus: str) -> dict[str, Any]:
+    """The state in which nobody has these CPUs of his own, empty while somebody has."""
+    state = qrm.state()
+    return {} if cpus in json.dumps(state["plugins"]) else state
+
+
+def test_a_plugin_in_a_process_of_its_own_dies_and_comes_back(world: World):
+    """What it gave stays while it is away; a pod that may not do without it waits; then it goes on where it was."""
+    sockets = f'registration_dir = "{world.directory / "plugins"}"'
+    own = ("cpu_plugin = true", "memory_plugin = false", "nic_plugin = false", "adjust = false", sockets, RESERVED)
+    none = ("cpu_plugin = false", "memory_plugin = false", "nic_plugin = false", sockets)
+    plugin = world.run(*own, mode="server", at="plugin")
+    first, later = "11111111-0000-4000-8000-000000000000", "22222222-0000-4000-8000-000000000000"
+    dedicated = {"katalyst.kubewharf.io/qos_level": "dedicated_cores"}
+    try:
+        plugin.start()
+        with world.run(*none, mode="dry-run") as qrm:
+            wait_for(lambda: qrm.state()["plugins"].get("cpu", {}).get("live"), what="the plug-in to register")
+            world.pod("default/first", first, "storage-service", cpu="20", annotations=dedicated)
+            before = wait_for(lambda: given(qrm).get("default/first", {}), what="its CPUs")
+            assert before["cpu"]["allocation_result"] == "2-21"
+            plugin.kill()
+            world.pod("default/later", later, "storage-service", cpu="4", annotations=dedicated)
+            state = wait_for(lambda: _inadmissible(qrm), what="the pod that came meanwhile to wait")
+            assert state["inadmissible"][0]["pod"] == "default/later"
+            assert given(qrm)["default/first"] == before
+            plugin.start()
+            wait_for(lambda: given(qrm).get("default/later"), what="that pod to be tried again")
+            assert given(qrm)["default/later"]["cpu"]["allocation_result"] == "22-25"
+            assert given(qrm)["default/first"] == before
+    finally:
+        plugin.kill()
+
+
+def test_what_the_runtime_refuses_is_told_and_tried_again(world: World):
+    uid = "11111111-0000-4000-8000-000000000000"
+
+    async def test() -> None:
+        async with FakeRuntime(world.socket, containers=set()) as runtime:
+            world.pod("default/early", uid, "online-micro_service", cpu="1")
+            with world.run() as qrm:
+                await eventually(lambda: runtime.refused, what="a refusal")
+                failed = await eventually(lambda: qrm.state()["last_reconcile"]["failed"], what="it to be told")
+                assert "NOT_FOUND: no such container" in failed["default/early/container0"]
+                runtime.containers.add(cri(uid))
+                await eventually(lambda: runtime.updates, what="another try")
+                assert qrm.get("/healthz").status == 200
+
+    asyncio.run(test())
+
+
+def test_inadmissible_pods_are_evicted_where_that_is_asked_for(world: World):
+    async def test() -> None:
+        async with FakeRuntime(world.socket, containers=set()):
+            world.pod("default/large", "11111111-0000-4000-8000-000000000000", "storage-service", cpu="70")
+            with world.run("evict_inadmissible = true"):
+                await eventually(lambda: _ending(world, "default/large"), what="the eviction")
+
+    asyncio.run(test())
+
+
+def _ending(world: World, name: str) -> bool:
+    if name not in world.kube.names(PODS):
+        return True
+    return "deletionTimestamp" in world.kube.content(PODS, name)["metadata"]
+
+
+def test_cpus_by_katalysts_levels(world: World):
+    """A role is nothing then, a QoS level is; load resizes nothing."""
+    level, binding = "katalyst.kubewharf.io/qos_level", "katalyst.kubewharf.io/memory_enhancement"
+    own = {level: "dedicated_cores", binding: '{"numa_binding":"true"}'}
+    world.pod("default/own", "11111111-0000-4000-8000-000000000000", "ETL", cpu="4", annotations=own)
+    world.pod("default/shared", "22222222-0000-4000-8000-000000000000", "storage-service", cpu="2")
+    lines = ('cpu_policy = "katalyst"', 'watcher = "http://127.0.0.1:9"', "memory_plugin = false", "nic_plugin = false")
+    with world.run(RESERVED, *lines, mode="dry-run") as qrm:
+        wait_for(lambda: given(qrm).keys() == {"default/own", "default/shared"}, what="both pods")
+        found = {name: cpuset.parse(each["cpu"]["allocation_result"]) for name, each in given(qrm).items()}
+        assert len(found["default/own"]) == 4
+        assert not found["default/own"] & found["default/shared"]
+        assert (qrm.explained()["resize"], qrm.state()["pools"]) == (None, {})
+        assert "qrm.watcher is not asked: only pools by role (qrm.cpu_policy) are resized by load" in qrm.log()
+
+
+# --- starts that are refused -----------------------------------------------------------------------------------------
+
+
+def refused(qrm: Qrm) -> str:
+    qrm.launch()
+    try:
+        wait_for(lambda: not qrm.is_running(), what="the process to end")
+    finally:
+        qrm.kill()
+    assert qrm.process is not None
+    assert qrm.process.returncode == 1, qrm.log()
+    return qrm.log()
+
+
+def test_beside_a_kubelet_that_sets_cpusets_itself(world: World):
+    put(world.directory / "kubelet", "cpu_manager_state", '{"policyName":"static","defaultCpuSet":"0-79"}')
+    log = refused(world.run())
+    assert "the kubelet of this node sets cpusets itself" in log
+    assert "give the kubelet cpuManagerPolicy: none, remove that file and restart it; or set qrm.force" in log
+    for lines, mode in ((("force = true",), "server"), ((), "dry-run")):
+        with world.run(*lines, mode=mode, at=mode) as qrm:
+            assert "sets cpusets itself" in qrm.log()
+
+
+def test_twice_on_one_node(world: World):
+    with world.run(mode="server", at="one"):
+        sockets = f'registration_dir = "{world.directory / "one" / "load-watcher-qrm" / "plugins"}"'
+        assert "another load-watcher serves" in refused(world.run(sockets, mode="server", at="two"))
+
+
+def test_what_it_does_not_need_is_neither_loaded_nor_told(world: World):
+    """It runs on every node, and a family of metrics that is always empty tells of a fault that there is not."""
+    with world.run(mode="dry-run") as qrm:
+        assert qrm.process is not None
+        maps = Path(f"/proc/{qrm.process.pid}/maps").read_text()
+        told = qrm.get("/metrics").text
+    loaded = {part for line in maps.splitlines() for part in line.rpartition(" ")[2].split("/")}
+    assert "grpc" in loaded, "else nothing is seen of what is loaded"
+    assert not {"numpy", "sqlalchemy", "psutil", "zstandard"} & loaded
+    families = {line.split()[2] for line in told.splitlines() if line.startswith("# TYPE ")}
+    own = {name for name in families if name.startswith("load_watcher_qrm_")}
+    assert {"load_watcher_qrm_plugins", "load_watcher_qrm_reconcile_seconds", "load_watcher_qrm_pool_cpus"} <= own
+    requests = {"load_watcher_http_requests_total", "load_watcher_http_request_duration_seconds"}
+    assert "process_resident_memory_bytes" in families
+    others = {name for name in families - own if not name.startswith(("process_", "python_gc_"))}
+    assert others == {"load_watcher_build_info", *requests}
+
+
+def test_the_end_by_a_signal(world: World):
+    with world.run(mode="dry-run") as qrm:
+        assert qrm.process is not None
+        qrm.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not qrm.is_running(), what="the end")
+        assert qrm.process.returncode == 0

@@ -1,0 +1,132 @@
+"""The doctor's lines about the node agent: what one would find here. (Of one that runs: test_process.py.)"""
+
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agent.cgroups.detection import find_layout, top_of
+from agent.executor.cgroup_lock import Claim
+from tests.agent.policy.writing import API, node_qos, text_of, throttling, write
+from tests.doctor import Told, doctor
+from tests.fakes.cgroups import FakeCgroups
+from tests.fakes.kube import FakeKube
+from tests.fakes.proc import FakeProc
+from tests.fakes.prometheus import FakePrometheus, result, told
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass
+class Place:
+    """A node of files, with settings for an agent on it."""
+
+    root: Path
+    cgroups: FakeCgroups
+    port: int
+
+    def told(self, *arguments: str, **more: object) -> Told:
+        """What the doctor says of it; `more` are settings of the agent."""
+        given: Mapping[str, object] = {
+            "proc": self.root / "proc",
+            "cgroup": self.cgroups.root,
+            "policies": self.root / "policies",
+            "port": self.port,
+            "node": "node-1",
+            **more,
+        }
+        flags = [text for name, value in given.items() if value for text in ("--set", f"agent.{name}={value}")]
+        return doctor("--only", "agent", *flags, *arguments)
+
+
+@pytest.fixture
+def nobody() -> Iterator[int]:
+    """A port that stays taken, and where nobody answers."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@pytest.fixture(params=["v1", "v2"])
+def place(tmp_path: Path, nobody: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.chdir(tmp_path)
+    FakeProc(tmp_path / "proc")
+    cgroups = FakeCgroups(tmp_path / "cgroup", request.param)
+    cgroups.add(cgroups.pod_path("0000000a-0000-4000-8000-000000000000"))
+    (top,) = {path for path in cgroups.root.rglob("kubepods.slice") if path.parent.name in ("cgroup", "cpu")}
+    name = "cpu.max" if request.param == "v2" else "cpu.cfs_quota_us"
+    (top / name).write_text("max 100000\n" if request.param == "v2" else "-1\n")
+    (tmp_path / "policies").mkdir()
+    write(tmp_path / "policies", all=text_of(node_qos(), throttling()))
+    return Place(tmp_path, cgroups, nobody)
+
+
+def test_all_is_there(place: Place):
+    found = place.told()
+    assert found.exit_code == 0, found
+    assert {line.name for line in found.lines} == {"settings", "agent"}
+    found.one("agent", "skipped", f"none answers at http://127.0.0.1:{place.port}", "preview")
+    found.one("agent", "ok", "nothing is wrong with the policies", "read: 2")
+    found.one("agent", "ok", f"control groups of {place.cgroups.version}", "quotas can be set")
+    found.one("agent", "ok", "no koordlet and no crane-agent")
+
+
+def test_policies_that_are_wrong_or_not_there(place: Place):
+    write(place.root / "policies", more=text_of(node_qos(name="other", wrong=True)))
+    place.told().one("agent", "fail", "1 problem of policies", "wrong", "load-watcher agent --check")
+    for file in (place.root / "policies").iterdir():
+        file.unlink()
+    place.told().one("agent", "warn", "no policies for this node", "docs/agent-policies.md")
+    place.told(policies=place.root / "elsewhere").one("agent", "fail", "elsewhere", "cannot be read")
+
+
+def test_policies_of_the_cluster(place: Place):
+    place.told(policies=None).one("agent", "fail", "no Kubernetes API to read policies from", "agent.policies")
+    with FakeKube() as server:
+        kubeconfig = ("--set", f"kubernetes.kubeconfig={server.kubeconfig(place.root / 'kubeconfig')}")
+        place.told(*kubeconfig, policies=None).one("agent", "warn", "no policies for this node")
+        server.define(f"{API}/avoidanceactions", "AvoidanceAction")
+        server.put(f"{API}/avoidanceactions", "throttle", spec=throttling()["spec"])
+        place.told(*kubeconfig, policies=None).one("agent", "ok", "read: 1")
+
+
+def test_control_groups_that_cannot_be_used(place: Place):
+    place.told(cgroup=place.root / "policies").one("agent", "fail", "there are no control groups", "agent.cgroup")
+    place.told(cgroup_driver="cgroupfs").one("agent", "fail", "no groups of a kubelet", "--cgroups-per-qos")
+    (file,) = (each for top in place.cgroups.root.rglob("kubepods.slice") for each in top.glob("cpu.[cm][fa]*"))
+    file.unlink()
+    place.told().one("agent", "fail", "the cpu controller is not there", str(file), "subtree_control")
+
+
+def test_others_that_manage_the_same_groups(place: Place):
+    comm = place.root / "proc" / "77" / "comm"
+    comm.parent.mkdir()
+    comm.write_text("koordlet\n")
+    place.told().one("agent", "warn", "koordlet (process)", "keep one of the two from this node")
+    place.told(mode="enforce").one("agent", "fail", "koordlet (process)", "agent.beside_others")
+    place.told(mode="enforce", beside_others="true").one("agent", "warn", "koordlet (process)")
+    other = Claim(lambda: top_of(find_layout(str(place.cgroups.root))))
+    assert not other.others()
+    place.told().one("agent", "warn", "another load-watcher agent", "does not answer")
+    other.release()
+    assert not [line for line in place.told().lines if "another load-watcher agent" in line.what]
+
+
+def test_servers_that_it_asks(place: Place):
+    away = f"http://127.0.0.1:{place.port}"
+    place.told(watcher=away).one("agent", "fail", f"the watcher at {away} tells no windows of node-1")
+    query = ("--set", "agent.queries.p99.expression=up")
+    place.told(*query, prometheus=away).one("agent", "fail", "agent.queries.p99", "agent.prometheus_token_file")
+    with FakePrometheus(lambda _: result("vector", [])) as server:
+        place.told(*query, prometheus=server.url).one("agent", "warn", "0 series", "its rules see nothing")
+    with FakePrometheus(lambda _: told("Unauthorized", status=401)) as server:
+        place.told(*query, prometheus=server.url).one("agent", "fail", "401", "agent.prometheus_token_file")
+
+
+def test_one_check_alone_and_one_that_is_none(place: Place):
+    assert {line.name for line in doctor("--only", "settings").lines} == {"settings"}
+    assert {line.name for line in place.told("--only", "port").lines} == {"settings", "port", "agent"}
+    with pytest.raises(AssertionError, match="there is no check agnet"):
+        doctor("--only", "agnet")

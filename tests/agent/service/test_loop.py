@@ -1,0 +1,693 @@
+"""The agent's cycles: what one leaves to the next, over a restart too, and what they tell."""
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from agent.cgroups.base import Tree
+from agent.cgroups.detection import Layout
+from agent.cgroups.errors import CgroupBusy, CgroupRefused
+from agent.cgroups.v2 import GroupV2, TreeV2
+from agent.decision.analysis import Event
+from agent.decision.plan import Verdict
+from agent.executor.executor import Executor
+from agent.executor.report import Stance
+from agent.metrics.options import Options
+from agent.metrics.registry import Metrics
+from agent.model import Series, State
+from agent.policy.source import DirectoryPolicies, PolicySource
+from agent.qos import QosClass
+from agent.service.loop import Agent, Clocks, Surroundings
+from tests.agent.executor.node import CONTROL, FakeNode, with_api
+from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, throttling, write
+from tests.fakes.kube import BUDGETS, CONFIG_MAPS, FakeKube
+
+METRICS, OPTIONS = Metrics(), Options(settle_seconds=0.0)
+BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort"]}]}
+
+
+@dataclass
+class Scripted:
+    """A node that uses what the test says, with the quotas that its control groups have."""
+
+    node: FakeNode
+    used: float | None = 1000.0
+    looks: int = 0
+    throttled: bool | None = None
+    memory: float | None = None
+    """Bytes of the node that are in use, if anybody asks."""
+
+    async def collect(self, now: float) -> State:
+        self.looks += 1
+        pods = []
+        for number, pod in sorted(self.node.pods.items()):
+            quota = self.node.quota(number).split()[0]
+            limited = None if quota == "max" else int(quota)
+            container = replace(pod.containers[0], quota=limited, throttled=self.throttled)
+            pods.append(replace(pod, containers=(container,)))
+        if self.used is None:
+            return State(now, {}, tuple(pods), {"cpu_total_usage": "it is the first look"})
+        seen = {"cpu_total_usage": self.used, "memory_total_usage": self.memory}
+        series = {name: (Series(value, now),) for name, value in seen.items() if value is not None}
+        return State(now, series, tuple(pods))
+
+
+@dataclass
+class World:
+    """An agent that is asked cycle by cycle, on a node whose clock the test moves."""
+
+    node: FakeNode
+    policies: Path
+    monotonic: float = 0.0
+    told: list[Event] = field(default_factory=list)
+    enforce: bool = True
+    tick: float = 0.0
+    """How much the monotonic clock goes on each time it is looked at."""
+
+    def __post_init__(self) -> None:
+        self.collector = Scripted(self.node)
+        self.policies.mkdir(exist_ok=True)
+
+    def put(self, *rules: dict[str, Any], **action: Any) -> None:
+        """The policies of a user; without rules, none."""
+        allowed = an_object("PodQOS", "be", allowedActions=["throttle"], scopeSelector=BEST_EFFORT)
+        objects = (node_qos(*rules), throttling(**action), allowed) if rules else ()
+        write(self.policies, all=text_of(*objects))
+
+    def agent(self, executor: Executor, policies: PolicySource | None = None) -> Agent:
+        async def tell(event: Event) -> None:
+            self.told.append(event)
+
+        return Agent(
+            collector=self.collector,
+            policies=policies or DirectoryPolicies(self.policies, metrics=METRICS),
+            executor=executor,
+            audit=self.node.audit,
+            metrics=METRICS,
+            options=OPTIONS,
+            surroundings=Surroundings("node-1"),
+            clocks=Clocks(lambda: self.node.now, self.passed),
+            interval=10.0,
+            tell=tell,
+        )
+
+    def run(self, test: Callable[[Agent], Awaitable[None]]) -> None:
+        """What a process does between its start and its end."""
+
+        async def inside(executor: Executor) -> None:
+            agent = self.agent(executor)
+            await agent.recall()
+            await test(agent)
+
+        self.node.acting(inside, enforce=self.enforce)
+
+    def passed(self) -> float:
+        self.monotonic += self.tick
+        return self.monotonic
+
+    async def cycle(self, agent: Agent, used: float | None, *, seconds: float = 10.0) -> None:
+        self.collector.used = used
+        await agent.cycle()
+        self.node.now += seconds
+        self.monotonic += seconds
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    node = FakeNode(tmp_path / "node")
+    node.add(0, 1, qos=QosClass.BEST_EFFORT)
+    yield World(node, tmp_path / "policies")
+    node.close()
+
+
+def test_while_the_labels_of_the_node_are_not_known_nothing_is_undone(world: World):
+    """As after a restart, until the API has answered: a NodeQOS that selects nodes has not gone for that."""
+    selecting = node_qos(a_rule())
+    selecting["spec"]["selector"] = {"matchLabels": {"pool": "batch"}}
+    allowed = an_object("PodQOS", "be", allowedActions=["throttle"], scopeSelector=BEST_EFFORT)
+    write(world.policies, all=text_of(selecting, throttling(), allowed))
+    quotas = []
+
+    def of(labels: dict[str, str] | None) -> None:
+        async def test(agent: Agent) -> None:
+            agent.surroundings = replace(agent.surroundings, labels=lambda: labels)
+            await world.cycle(agent, 4050.0)
+            quotas.append(len(world.node.audit.originals()))
+
+        world.run(test)
+
+    for labels in ({"pool": "batch"}, None, {"pool": "web"}):
+        of(labels)
+    assert [1, 1, 0] == quotas
+
+
+@pytest.mark.parametrize(("quota", "outcomes"), [(300_000, ["done", "foreign"]), (150_000, ["done"])])
+def test_what_somebody_else_gave_back_is_left_alone_and_owed_no_more(tmp_path: Path, quota: int, outcomes: list[str]):
+    node = FakeNode(tmp_path / "node")
+    node.add(0, qos=QosClass.BEST_EFFORT, quota=150_000)
+    world = World(node, tmp_path / "policies")
+    world.put(a_rule())
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4150.0)
+        assert {"c0"} == set(node.audit.originals())
+        node.set_quota(quota)
+        await world.cycle(agent, 1000.0)
+
+    world.run(test)
+    assert (f"{quota} 100000", {}) == (node.quota(), dict(node.audit.originals()))
+    assert outcomes == [deed.outcome.value for deed in node.deeds()]
+    node.close()
+
+
+def verdicts(agent: Agent) -> list[Verdict]:
+    assert agent.last.plan
+    return [finding.verdict for finding in agent.last.plan.rules]
+
+
+def test_counts_go_from_cycle_to_cycle(world: World):
+    world.put(a_rule(avoidanceThreshold=2))
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4150.0)
+        assert verdicts(agent) == [Verdict.COUNTING]
+        assert world.node.quota(0) == "max 100000"
+        await world.cycle(agent, 4150.0)
+        assert verdicts(agent) == [Verdict.TRIGGERED]
+        assert "90000 100000" in {world.node.quota(0), world.node.quota(1)}
+
+    world.run(test)
+
+
+@pytest.mark.parametrize(("pause", "verdict"), [(20.0, Verdict.TRIGGERED), (31.0, Verdict.COUNTING)])
+def test_counts_go_over_a_restart_unless_cycles_were_missed(world: World, pause: float, verdict: Verdict):
+    world.put(a_rule(avoidanceThreshold=2))
+
+    async def before(agent: Agent) -> None:
+        await world.cycle(agent, 4150.0, seconds=pause)
+
+    async def after(agent: Agent) -> None:
+        await world.cycle(agent, 4150.0)
+        assert verdicts(agent) == [verdict]
+
+    world.run(before)
+    world.run(after)
+
+
+def test_what_was_throttled_comes_back_after_a_restart(world: World):
+    world.put(a_rule(), coolDownSeconds=1)
+
+    async def before(agent: Agent) -> None:
+        await world.cycle(agent, 4400.0)
+        assert world.node.audit.originals()
+
+    async def after(agent: Agent) -> None:
+        world.collector.throttled = False
+        for _ in range(8):
+            await world.cycle(agent, 1000.0)
+        assert {world.node.quota(0), world.node.quota(1)} == {"max 100000"}
+        assert not world.node.audit.originals()
+
+    world.run(before)
+    world.run(after)
+
+
+def test_policies_that_go_give_everything_back(world: World):
+    world.put(a_rule())
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4400.0)
+        assert world.node.audit.originals()
+        world.put()
+        await world.cycle(agent, 4400.0)
+        await world.cycle(agent, 4400.0)
+        assert {world.node.quota(0), world.node.quota(1)} == {"max 100000"}
+
+    world.run(test)
+
+
+def test_without_policies_that_were_ever_read_nothing_is_done_or_undone(world: World):
+    world.put(a_rule())
+
+    async def before(agent: Agent) -> None:
+        await world.cycle(agent, 4400.0)
+
+    world.run(before)
+    throttled = [world.node.quota(0), world.node.quota(1)]
+    write(world.policies, all="kind: [")
+
+    async def after(agent: Agent) -> None:
+        await world.cycle(agent, 1000.0)
+        assert agent.last.plan is None
+        explanation = agent.explanation()
+        assert explanation["policies"]["known"] is False
+        assert explanation["policies"]["problems"]
+        assert explanation["sentences"] == ["no policies were read yet: nothing is done"]
+
+    world.run(after)
+    assert [world.node.quota(0), world.node.quota(1)] == throttled
+
+
+GENTLE = "load-watcher.io/gentle-steps"
+
+
+def knob(world: World, name: str, number: int = 0) -> str:
+    return world.node.cgroups.read(world.node.cgroups.pod_path(f"uid-{number}"), name).strip()
+
+
+def test_a_weight_goes_before_the_quota_and_comes_back_after_it(world: World):
+    world.put(a_rule(), coolDownSeconds=1, annotations={GENTLE: "cpu.weight"})
+    seen: list[tuple[str, str]] = []
+
+    async def cycles(agent: Agent, used: float, count: int) -> None:
+        for _ in range(count):
+            await world.cycle(agent, used)
+            seen.append((knob(world, "cpu.weight"), world.node.quota(0).split()[0]))
+
+    async def until_throttled(agent: Agent) -> None:
+        await cycles(agent, 4050.0, 5)
+
+    async def then_quiet(agent: Agent) -> None:
+        world.collector.throttled = False
+        await cycles(agent, 1000.0, 3)
+
+    world.run(until_throttled)
+    world.run(then_quiet)  # after a restart
+    assert [("1", "max")] * 4 + [("1", "90000")] == seen[:5]
+    assert [("1", "max"), ("100", "max"), ("100", "max")] == seen[5:]
+    assert ("100", "max 100000", 0) == (knob(world, "cpu.weight", 1), world.node.quota(1), world.node.audit.owed())
+    assert ["throttle", "throttle", "restore", "restore"] == [deed.kind for deed in world.node.deeds()]
+
+
+class _Refusing(GroupV2):
+    """As the kernel does with the weight of a group that has cpu.idle (EINVAL)."""
+
+    __slots__ = ()
+
+    def set_weight(self, weight: int) -> None:
+        raise CgroupRefused(f"the kernel does not take {weight}", path=self.path)
+
+    def set_memory_high(self, limit: int | None) -> None:
+        raise CgroupBusy(f"the kernel does not take {limit}", path=self.path)
+
+
+class _RefusingTree(TreeV2):
+    def open(self, path: str) -> _Refusing:
+        return _Refusing(self._root, path)
+
+
+class _RefusingNode(FakeNode):
+    def tree(self, layout: Layout) -> Tree:
+        if self._tree is None:
+            self._tree = _RefusingTree(layout.root)
+        return self._tree
+
+
+@pytest.fixture
+def refusing(tmp_path: Path) -> Iterator[World]:
+    """A node whose kernel takes quotas, and no gentler step."""
+    with FakeKube() as server:
+        server.node("node-1")
+        server.put(CONFIG_MAPS, CONTROL, data={"evictions-per-minute": "100", "nodes-at-once": "100%"})
+        node = _RefusingNode(tmp_path / "node", server=server)
+        node.add(0, 1, qos=QosClass.BEST_EFFORT)
+        yield World(node, tmp_path / "policies")
+        node.close()
+
+
+def test_who_cannot_be_throttled_gently_is_throttled_by_quota_and_not_spared(refusing: World):
+    refusing.put(a_rule(), annotations={GENTLE: "cpu.weight"})
+
+    async def test(agent: Agent) -> None:
+        await refusing.cycle(agent, 4050.0)
+        assert ["90000 100000", "max 100000"] == [refusing.node.quota(0), refusing.node.quota(1)]
+
+    refusing.run(test)
+    assert [("throttle", "failed"), ("throttle", "done")] == [
+        (deed.kind, deed.outcome) for deed in refusing.node.deeds() if deed.pod
+    ]
+
+
+def test_who_cannot_be_held_back_is_evicted_and_not_spared(refusing: World):
+    """Once it is known that nobody else can be held back in its place either."""
+    allowed = an_object("PodQOS", "be", allowedActions=["hold"], scopeSelector=BEST_EFFORT)
+    high = a_rule(metricRule={"name": "memory_total_usage", "value": "8000000000"}, actionName="hold")
+    hold = an_object("AvoidanceAction", "hold", annotations={GENTLE: "memory.high"}, eviction={})
+    write(refusing.policies, all=text_of(node_qos(high), hold, allowed))
+
+    async def test(agent: Agent) -> None:
+        refusing.collector.memory = 8.04e9
+        for _ in range(2):
+            await refusing.cycle(agent, 1000.0)
+        told = [each["why"] for each in agent.explanation()["plan"]["stages"][0]["candidates"]]
+        assert "the kernel refused to lower its memory.high of late" in told
+
+    refusing.run(test)
+    refused = [("hold", "shop/p0", "failed"), ("hold", "shop/p1", "failed")]
+    assert [*refused, ("evict", "shop/p0", "done")] == [
+        (deed.kind, deed.pod, deed.outcome) for deed in refusing.node.deeds() if deed.pod
+    ]
+
+
+def holding(world: World, *, rule: bool = True) -> None:
+    """Policies that hold BestEffort pods back while the node uses more than 8 GB."""
+    allowed = an_object("PodQOS", "be", allowedActions=["hold"], scopeSelector=BEST_EFFORT)
+    high = a_rule(metricRule={"name": "memory_total_usage", "value": "8000000000"}, actionName="hold")
+    hold = an_object("AvoidanceAction", "hold", coolDownSeconds=1, annotations={GENTLE: "memory.high"})
+    write(world.policies, all=text_of(node_qos(high), hold, allowed) if rule else "")
+
+
+def test_memory_high_goes_down_precisely_and_comes_back_pod_by_pod(world: World):
+    holding(world)
+
+    async def test(agent: Agent) -> None:
+        world.collector.memory = 8.05e9  # 55 MB are wanted, and a pod gives 50 MB at most
+        await world.cycle(agent, 1000.0)
+        held = [int(knob(world, "memory.high", number)) for number in (0, 1)]
+        assert [949_944_320, 995_033_088] == held  # in multiples of 64 KiB
+        await world.cycle(agent, 1000.0)
+        assert held == [int(knob(world, "memory.high", number)) for number in (0, 1)]  # it is in flight
+        world.collector.memory = 7e9
+        left = []
+        for _ in range(6):
+            await world.cycle(agent, 1000.0)
+            left.append(world.node.audit.owed())
+        assert [1, 1, 1, 1, 0, 0] == left
+        assert ["max", "max"] == [knob(world, "memory.high", number) for number in (0, 1)]
+
+    world.run(test)
+
+
+def test_a_policy_that_goes_gives_knobs_back_at_once(world: World):
+    holding(world)
+
+    async def test(agent: Agent) -> None:
+        world.collector.memory = 9e9
+        await world.cycle(agent, 1000.0)
+        assert 2 == world.node.audit.owed()
+        holding(world, rule=False)
+        await world.cycle(agent, 1000.0)
+        assert 0 == world.node.audit.owed()
+        assert ["max", "max"] == [knob(world, "memory.high", number) for number in (0, 1)]
+
+    world.run(test)
+
+
+def test_a_rule_that_goes_gives_back_what_no_other_one_can_although_that_has_the_same_action(world: World):
+    """A rule on memory cannot throttle, and one on CPU holds nobody back from memory, whatever their action names."""
+    allowed = an_object("PodQOS", "be", allowedActions=["both"], scopeSelector=BEST_EFFORT)
+    throttle = {"cpuThrottle": {"stepCPURatio": 10}}
+    both = an_object("AvoidanceAction", "both", throttle=throttle, annotations={GENTLE: "memory.high"})
+    cpu = a_rule(actionName="both")
+    memory = a_rule("memory", metricRule={"name": "memory_total_usage", "value": "8000000000"}, actionName="both")
+
+    def put(*rules: dict[str, Any]) -> None:
+        write(world.policies, all=text_of(node_qos(*rules), both, allowed))
+
+    async def test(agent: Agent) -> None:
+        for taken, left, used, in_use in ((cpu, memory, 4050.0, 7e9), (memory, cpu, 1000.0, 9e9)):
+            put(cpu, memory)
+            world.collector.memory = in_use
+            await world.cycle(agent, used)
+            assert world.node.audit.owed(), taken
+            put(left)
+            await world.cycle(agent, used)
+            assert not world.node.audit.owed(), taken
+
+    world.run(test)
+
+
+def test_in_preview_the_gentler_steps_are_shown(world: World):
+    holding(world)
+    world.enforce = False
+
+    async def test(agent: Agent) -> None:
+        world.collector.memory = 9e9
+        await world.cycle(agent, 1000.0)
+        told = [each["text"] for each in agent.explanation()["results"] if each["step"]["kind"] == "hold"]
+        assert [f"would make the memory.high of shop/p{number} 949944320" for number in (0, 1)] == told
+        assert ["max", "max"] == [knob(world, "memory.high", number) for number in (0, 1)]
+
+    world.run(test)
+
+
+def test_preview_changes_nothing_and_says_what_it_would_do(world: World):
+    world.put(a_rule())
+    world.enforce = False
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4400.0)
+        assert agent.explanation()["stance"] == Stance.PREVIEW
+        assert {result["fate"] for result in agent.explanation()["results"]} == {"would"}
+        assert {world.node.quota(0), world.node.quota(1)} == {"max 100000"}
+        await world.cycle(agent, 4400.0)
+        assert len(agent.explanation()["in_flight"]) == 0
+
+    world.run(test)
+
+
+def test_preview_has_no_more_evictions_than_the_limits_of_the_node_allow(world: World):
+    """One of an owner's pods, by default."""
+    for number, pod in world.node.pods.items():
+        world.node.pods[number] = replace(pod, owner="ReplicaSet/web")
+    evicting(world)
+    world.enforce = False
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 9000.0)
+        results = agent.explanation()["results"]
+        assert ["shop/p0"] == [each["step"]["pod"] for each in results if each["step"]["kind"] == "evict"]
+        assert "ReplicaSet/web in shop may have 1 evictions" in str(agent.explanation()["plan"]["stages"])
+
+    world.run(test)
+
+
+def test_a_rule_that_begins_or_ceases_to_want_something_is_told_once(world: World):
+    world.put(a_rule(), coolDownSeconds=1)
+
+    async def test(agent: Agent) -> None:
+        for used in (4400.0, 4400.0, 4400.0, 1000.0, 1000.0):
+            await world.cycle(agent, used)
+        assert [(event.type, event.reason) for event in world.told] == [
+            ("Warning", "AvoidanceTriggered"),
+            ("Normal", "RestoreTriggered"),
+        ]
+
+    world.run(test)
+
+
+def test_the_explanation_is_json_that_anybody_can_read(world: World):
+    world.put(a_rule())
+
+    async def test(agent: Agent) -> None:
+        for used in (4400.0, None, math.inf):
+            await world.cycle(agent, used)
+            body = msgspec.json.encode(agent.explanation())
+            json.loads(body, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+        assert "cpu_total_usage" in agent.explanation()["plan"]["rules"][0]["text"]
+
+    world.run(test)
+
+
+def test_a_metric_that_is_missing_is_told_and_nothing_is_done(world: World):
+    world.put(a_rule())
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, None)
+        assert verdicts(agent) == [Verdict.MISSING]
+        assert agent.explanation()["missing"] == {"cpu_total_usage": "it is the first look"}
+        assert {world.node.quota(0), world.node.quota(1)} == {"max 100000"}
+
+    world.run(test)
+
+
+def test_usage_is_read_again_before_a_step_only_if_it_is_not_fresh(world: World):
+    world.put(a_rule())
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4400.0)
+        assert world.collector.looks == 1
+
+    world.run(test)
+
+
+def test_a_file_that_cannot_be_written_keeps_the_agent_from_acting(world: World):
+    world.put(a_rule())
+
+    async def test(agent: Agent) -> None:
+        world.node.audit.close()
+        await world.cycle(agent, 4400.0)
+        assert agent.last.trouble
+        assert agent.explanation()["trouble"] == agent.last.trouble
+        assert {world.node.quota(0), world.node.quota(1)} == {"max 100000"}
+
+    world.run(test)
+    world.node.audit = world.node.open_audit()
+
+
+def evicting(world: World) -> None:
+    """Policies that evict BestEffort pods while the node uses more than 4 cores."""
+    allowed = an_object("PodQOS", "be", allowedActions=["evict"], scopeSelector=BEST_EFFORT)
+    rule = a_rule(actionName="evict")
+    write(world.policies, all=text_of(node_qos(rule), an_object("AvoidanceAction", "evict", eviction={}), allowed))
+
+
+def test_a_pod_that_may_not_go_is_replaced_by_another_in_the_same_cycle(tmp_path: Path):
+    """The one that would be first has a disruption budget."""
+    with FakeKube() as server:
+        node = with_api(tmp_path / "node", server)
+        node.add(0, qos=QosClass.BEST_EFFORT, cpu=2.0)
+        node.add(1, qos=QosClass.BEST_EFFORT)
+        server.pod("shop/p0", node="node-1", metadata={"uid": "uid-0", "labels": {"app": "x"}})
+        covered = {"selector": {"matchLabels": {"app": "x"}}}
+        server.put(BUDGETS, "shop/b", spec=covered, status={"disruptionsAllowed": 0})
+        world = World(node, tmp_path / "policies")
+        evicting(world)
+
+        async def test(agent: Agent) -> None:
+            await world.cycle(agent, 4500.0)
+            fates = [(each["step"].get("pod"), each["fate"]) for each in agent.explanation()["results"]]
+            assert ("shop/p0", "protected") in fates
+            assert ("shop/p1", "done") in fates
+
+        world.run(test)
+        node.close()
+
+
+def test_a_fault_in_the_middle_of_a_plan_loses_nothing_of_what_was_done(tmp_path: Path):
+    """Two pods are to go; after the first one the node cannot be read again. In the next cycle it still counts."""
+
+    class Failing(Scripted):
+        async def collect(self, now: float) -> State:
+            if self.looks == 3:
+                self.looks += 1
+                raise RuntimeError("a fault of ours")
+            return await super().collect(now)
+
+    with FakeKube() as server:
+        node = with_api(tmp_path / "node", server)
+        node.add(0, 1, 2, qos=QosClass.BEST_EFFORT)
+        world = World(node, tmp_path / "policies")
+        evicting(world)
+        world.collector = Failing(node)
+
+        async def test(agent: Agent) -> None:
+            world.tick = 2.0  # usage is read again before every step
+            await world.cycle(agent, 5500.0)
+            assert "RuntimeError" in agent.explanation()["trouble"]
+            assert 1 == agent.failures
+            (gone,) = agent.explanation()["in_flight"]
+            assert ("evict", "shop/p0") == (gone["kind"], gone["pod"])
+            await world.cycle(agent, 4500.0)
+            assert ["shop/p0"] == [each["pod"] for each in agent.explanation()["in_flight"]]
+
+        world.run(test)
+        node.close()
+
+
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
+def test_a_clock_that_is_set_neither_ends_nor_prolongs_what_is_in_flight(tmp_path: Path, jump: float):
+    """A pod that was asked to go counts for as long as it may take, and nobody goes in its place."""
+    with FakeKube() as server:
+        node = with_api(tmp_path / "node", server)
+        node.add(0, 1, 2, qos=QosClass.BEST_EFFORT)
+        world = World(node, tmp_path / "policies")
+        evicting(world)
+
+        async def test(agent: Agent) -> None:
+            def going() -> list[tuple[str, float]]:
+                return [(each["pod"], each["deadline"] - node.now) for each in agent.explanation()["in_flight"]]
+
+            await world.cycle(agent, 4500.0)
+            assert [("shop/p0", 50.0)] == going()  # its grace period, 30 s, and less what has passed
+            node.now += jump
+            await world.cycle(agent, 4500.0)
+            assert [("shop/p0", 40.0)] == going()
+
+        world.run(test)
+        node.close()
+
+
+@pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
+def test_a_clock_that_is_set_neither_ends_nor_prolongs_a_cool_down(world: World, jump: float):
+    world.put(a_rule(), coolDownSeconds=25)
+    world.collector.throttled = False
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4050.0)
+        world.node.now += jump
+        for owed in (1, 1, 0):
+            await world.cycle(agent, 1000.0)
+            assert owed == len(world.node.audit.originals())
+
+    world.run(test)
+
+
+def test_a_monotonic_clock_that_stands_still_or_leaps_ends_no_cycle(world: World):
+    world.put(a_rule(), coolDownSeconds=1)
+
+    async def test(agent: Agent) -> None:
+        for leap in (-10.0, 3600.0, 0.0):
+            await world.cycle(agent, 4050.0)
+            world.monotonic += leap
+        assert (3, "") == (agent.last.number, agent.last.trouble)
+        assert 1 == len(world.node.audit.originals())
+
+    world.run(test)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["the pod", "the container"])
+def test_a_control_group_that_vanishes_between_plan_and_write_is_replaced_by_another(world: World, whole: bool):
+    class Ending(Scripted):
+        async def collect(self, now: float) -> State:
+            state = await super().collect(now)
+            if self.looks == 1:
+                world.node.cgroups.remove(world.node.cgroups.pod_path("uid-0") if whole else world.node.path(0))
+                del world.node.pods[0]
+            return state
+
+    world.put(a_rule())
+    world.collector = Ending(world.node)
+
+    async def test(agent: Agent) -> None:
+        await world.cycle(agent, 4050.0)
+        fates = [
+            (each["step"]["pod"], each["fate"]) for each in agent.explanation()["results"] if "pod" in each["step"]
+        ]
+        assert [("shop/p0", "gone"), ("shop/p1", "done")] == fates
+        assert {"c1"} == set(world.node.audit.originals())
+        assert "90000 100000" == world.node.quota(1)
+
+    world.run(test)
+
+
+def test_a_cycle_that_fails_is_counted_and_the_next_one_comes(world: World):
+    class Failing(Scripted):
+        async def collect(self, now: float) -> State:
+            self.looks += 1
+            if self.looks == 1:
+                raise RuntimeError("a fault of ours")
+            raise asyncio.CancelledError
+
+    world.put(a_rule())
+    world.collector = Failing(world.node)
+
+    async def test(agent: Agent) -> None:
+        agent.interval = 0.001
+        world.monotonic += 0.01
+        with pytest.raises(asyncio.CancelledError):
+            await agent.run()
+        assert agent.failures == 1
+        assert world.collector.looks == 2
+
+    world.run(test)

@@ -1,0 +1,101 @@
+"""How the agent is put together: what it prints, what it cannot start with, and what it says of what is left."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from agent.audit.entries import Deed, Outcome
+from agent.executor.executor import TAINTED_KEPT
+from agent.service.build import open_audit
+from agent.service.settings import AgentSettings
+from load_watcher.main import main
+from tests.real.parts import REPOSITORY
+
+NOW = 1_700_000_000.0
+
+
+def test_lines_of_the_audit_follow_each_other_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    audit = open_audit(AgentSettings(state_file=tmp_path / "agent.db", audit_to_stdout=True))
+    audit.finish(audit.begin(Deed(time=NOW, kind="scheduling")), Outcome.DONE, now=NOW)
+    audit.close()
+    lines = capsys.readouterr().out.splitlines()
+    assert ["begun", "done"] == [json.loads(line)["audit"]["outcome"] for line in lines]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
+def test_a_token_file_that_is_none_is_named(tmp_path: Path, content: bytes | None):
+    """One that went after the settings were checked too."""
+    token = tmp_path / "token"
+    if content is not None:
+        token.write_bytes(content)
+    (tmp_path / "policies").mkdir()
+    places = {"policies": tmp_path / "policies", "state_file": tmp_path / "agent.db", "watcher_token_file": token}
+    flags = [f"--set=agent.{name}={path}" for name, path in places.items()]
+    refused = CliRunner().invoke(main, ["agent", "--once", *flags, "--set=agent.watcher=http://127.0.0.1:9"])
+    assert refused.exit_code in (1, 2)
+    assert isinstance(refused.exception, SystemExit)
+    assert str(token) in refused.stderr
+
+
+@pytest.mark.parametrize("content", [None, "kind: NodeQOS\n"])
+def test_a_single_look_without_policies_to_go_by_is_no_success(tmp_path: Path, content: str | None):
+    policies = tmp_path / "policies"
+    if content is not None:
+        policies.mkdir()
+        (policies / "all.yaml").write_text(content)
+    flags = [f"--set=agent.{each}" for each in (f"state_file={tmp_path / 'agent.db'}", "interval=0.2", "kubernetes=no")]
+    looked = CliRunner().invoke(main, ["agent", "--once", "--policies", str(policies), *flags])
+    assert looked.exit_code == 2
+    assert str(policies) in looked.stderr
+    assert "there are no good policies to go by" in looked.stderr
+
+
+HEAVY = ("numpy", "sqlalchemy", "requests", "psutil", "zstandard", "grpc", "google.protobuf", "rich", "scorers")
+LOADED = """
+import sys
+from load_watcher.main import main
+try:
+    main(sys.argv[2:])
+except SystemExit as ended:
+    print(ended.code, sorted(set(sys.argv[1].split()) & sys.modules.keys()))
+"""
+
+
+def test_what_the_agent_does_not_need_is_not_loaded():
+    """It runs on every node: 15 MB of NumPy are as many times the nodes."""
+    checked = ["agent", "--check", str(REPOSITORY / "deploy" / "agent" / "policies")]
+    command = [sys.executable, "-c", LOADED, " ".join(HEAVY), *checked]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
+    assert ended.stdout.splitlines()[-1] == "0 []", ended.stderr
+
+
+@pytest.mark.parametrize("flags", [["--preview", "--enforce"], ["--enforce", "--preview"]])
+def test_to_act_and_not_to_act_is_refused(flags: list[str]):
+    refused = CliRunner().invoke(main, ["agent", *flags])
+    assert refused.exit_code == 2
+    assert "--preview and --enforce exclude each other" in refused.stderr
+
+
+def test_restore_says_that_the_taint_is_left_where_there_is_no_api_to_take_it_off(tmp_path: Path):
+    settings = AgentSettings(state_file=tmp_path / "agent.db")
+    audit = open_audit(settings)
+    audit.keep(TAINTED_KEPT, True)
+    audit.close()
+    flags = ["--set=agent.node=node-1", "--set=agent.kubernetes=false"]
+    restored = CliRunner().invoke(main, ["agent", "restore", "--state-file", str(settings.state_file), *flags])
+    assert restored.exit_code == 1
+    assert "kubectl taint node node-1 interference.crane.io-" in restored.stderr
+    assert "nothing was remembered" not in restored.stdout
+
+
+def test_restore_on_a_node_where_no_agent_ran(tmp_path: Path):
+    command = ["agent", "restore", "--state-file", str(tmp_path / "agent.db")]
+    refused = CliRunner().invoke(main, command)
+    assert (refused.exit_code, "there is no file" in refused.stderr) == (1, True)
+    ended = CliRunner().invoke(main, [*command, "--missing-ok"])
+    assert (ended.exit_code, "no agent has run here" in ended.stdout) == (0, True)
+    assert not (tmp_path / "agent.db").exists()

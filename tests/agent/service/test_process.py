@@ -1,0 +1,428 @@
+"""The agent as its users run it: a process on a node of files, a kubelet beside it, policies in a directory."""
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cgroups.paths import Driver
+from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, write
+from tests.doctor import Told, doctor
+from tests.fakes.cgroups import FakeCgroups
+from tests.fakes.kubelet import FakeKubelet
+from tests.fakes.proc import FakeProc
+from tests.real.parts import REPOSITORY, free_port
+from tests.service import Service
+from tests.waiting import PATIENCE_SECONDS, wait_for
+from watcher.agents.discovery import AgentPlaces, NamedPlaces
+from watcher.agents.usage import AgentPods
+from watcher.providers.base import PodFetch, ProviderError
+
+pytestmark = pytest.mark.slow
+
+UID = "0000000a-0000-4000-8000-000000000000"
+CONTAINER = f"{10:064x}"
+BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort"]}]}
+POD = {
+    "metadata": {"name": "web", "namespace": "shop", "uid": UID},
+    "spec": {"nodeName": "node-1", "containers": [{"name": "main"}]},
+    "status": {
+        "phase": "Running",
+        "qosClass": "BestEffort",
+        "containerStatuses": [{"name": "main", "containerID": f"containerd://{CONTAINER}", "state": {"running": {}}}],
+    },
+}
+
+
+class AgentProcess(Service):
+    """`load-watcher agent`."""
+
+    name = "agent"
+    verb = "agent"
+
+
+class Machine:
+    """Two CPUs, of which something else uses `beside` cores; one pod, that uses 1.5 cores if it is let."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.beside = 0.4
+        self.proc = FakeProc(root / "proc")
+        self.cgroups = FakeCgroups(root / "cgroup", "v2", Driver.SYSTEMD)
+        self.path = self.cgroups.container_path(UID, CONTAINER)
+        for path in (self.cgroups.pod_path(UID), self.path):
+            self.cgroups.add(path, memory=10**9)
+        self.policies = root / "policies"
+        self.policies.mkdir()
+        self.put(a_rule(metricRule={"name": "cpu_total_usage", "value": "1500"}))
+        self._busy = self._used = 0.0
+
+    def put(self, *rules: dict[str, Any]) -> None:
+        """The policies of the machine."""
+        action = an_object(
+            "AvoidanceAction", "throttle", throttle={"cpuThrottle": {"stepCPURatio": 20}}, coolDownSeconds=1
+        )
+        allowed = an_object("PodQOS", "be", allowedActions=["throttle"], scopeSelector=BEST_EFFORT)
+        write(self.policies, all=text_of(*((node_qos(*rules), action, allowed) if rules else ())))
+
+    def settings(self, **more: object) -> list[str]:
+        """As flags."""
+        places = {"proc": self.proc.root, "cgroup": self.cgroups.root, "policies": self.policies}
+        times = {"interval": "1s", "settle": "0s", "effect": "1s"}
+        given = {**places, **times, "state_file": self.root / "agent.db", "node": "node-1", **more}
+        return [text for key, value in given.items() for text in ("--set", f"agent.{key}={value}")]
+
+    def quota(self) -> str:
+        # Unlike the kernel's, a plain file is empty for a moment while the agent writes it.
+        found = wait_for(lambda: self.cgroups.read(self.path, "cpu.max").split(), what="a quota")
+        return found[0]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Time goes on, and the kernel counts."""
+        ending = threading.Event()
+
+        def count() -> None:
+            last = time.monotonic()
+            while not ending.wait(0.02):
+                now = time.monotonic()
+                self._count(now - last)
+                last = now
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        try:
+            yield
+        finally:
+            ending.set()
+            thread.join()
+
+    def _count(self, seconds: float) -> None:
+        quota = self.quota()
+        pod = min(1.5, 1.5 if quota == "max" else int(quota) / 100_000)
+        self._used += pod * seconds
+        self._busy += (pod + self.beside) * seconds
+        # Of one length and written at once: the agent never reads half a file.
+        all_ticks, busy = int(time.monotonic() * 200), int(self._busy * 100)
+        lines = [f"cpu  {busy:012} 0 0 {all_ticks - busy:012} 0 0 0 0 0 0"]
+        lines += [f"cpu{n} {busy // 2:012} 0 0 {(all_ticks - busy) // 2:012} 0 0 0 0 0 0" for n in range(2)]
+        put_over(self.proc.path("stat"), "\n".join([*lines, ""]))
+        text = f"usage_usec {int(self._used * 1e6):015}\nuser_usec 1\nsystem_usec 2\nnr_periods 0\nnr_throttled 0\n"
+        for path in (self.cgroups.pod_path(UID), self.path):
+            (directory,) = self.cgroups.directories(path)
+            put_over(directory / "cpu.stat", text)
+
+
+def put_over(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        if os.fstat(descriptor).st_size != len(text):
+            os.truncate(descriptor, len(text))
+        os.pwrite(descriptor, text.encode(), 0)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    with machine.running():
+        yield machine
+
+
+@pytest.fixture
+def kubelet() -> Iterator[FakeKubelet]:
+    with FakeKubelet([POD]) as kubelet:
+        yield kubelet
+
+
+@contextmanager
+def agent(machine: Machine, kubelet: FakeKubelet, *arguments: str, **more: object) -> Iterator[AgentProcess]:
+    with AgentProcess(machine.root, *arguments, *machine.settings(kubelet=kubelet.url, **more)) as process:
+        yield process
+
+
+def run(machine: Machine, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "load_watcher", "agent", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(command, cwd=machine.root, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def cycle_of(process: AgentProcess, *, token: str = "") -> int:
+    """The number of the last cycle; not asked by /healthz, which has none where cycles are late."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return int(process.get("/explain", headers=headers).json()["cycle"])
+
+
+def throttled(machine: Machine) -> bool:
+    return machine.quota() != "max"
+
+
+def test_it_throttles_to_just_under_the_watermark_and_gives_back(machine: Machine, kubelet: FakeKubelet):
+    with agent(machine, kubelet, "--enforce", on_exit="restore") as process:
+        wait_for(lambda: throttled(machine), what="the pod to be throttled")
+        explained = process.get("/explain").json()
+        assert explained["node"] == "node-1"
+        wait_for(lambda: process.get("/audit?kind=throttle").json()["deeds"], what="the audit to have it")
+        metrics = process.get("/metrics").text
+        assert 'load_watcher_agent_rule_watermark{metric="cpu_total_usage",rule="cpu.high"} 1500.0' in metrics
+        assert "load_watcher_agent_quotas_held 1.0" in metrics
+        # 1.5 cores of watermark less 0.4 of others: the pod may have 1.1, and a step of a fifth takes 0.3. If the
+        # counter of the pod was late here, the agent reads that it uses more, and takes the rest in a second step.
+        few = {str(quota) for quota in range(40_000, 140_001)}
+        wait_for(lambda: machine.quota() in few, what="the pod to have what is left for it")
+        assert process.stop() == 0
+    assert not throttled(machine)
+
+
+def test_preview_is_the_default_and_changes_nothing(machine: Machine, kubelet: FakeKubelet):
+    with agent(machine, kubelet) as process:
+
+        def would() -> list[str]:
+            return [each["text"] for each in process.get("/explain").json()["results"]]
+
+        wait_for(lambda: any("would give shop/web" in text for text in would()), what="a decision to throttle")
+        assert not throttled(machine)
+        assert process.get("/audit").json() == {"deeds": []}
+
+
+def test_after_kill_9_what_was_taken_is_known_and_can_be_put_back(machine: Machine, kubelet: FakeKubelet):
+    with agent(machine, kubelet, "--enforce") as process:
+        wait_for(lambda: throttled(machine), what="the pod to be throttled")
+        process.kill()
+    assert throttled(machine)
+    restored = run(machine, "restore", *machine.settings())
+    assert restored.returncode == 0, restored.stderr
+    assert "shop/web, container main" in restored.stdout
+    assert not throttled(machine)
+    again = run(machine, "restore", *machine.settings())
+    assert again.stdout == "nothing was remembered: nothing to restore\n"
+
+
+def test_restore_touches_no_file_that_it_cannot_use(machine: Machine):
+    """Another program's, named by a slip, or a damaged one, whose quotas are not put back: neither is all well."""
+    file = machine.root / "somebody.db"
+    file.write_text("something of somebody's\n")
+    result = run(machine, "restore", "--missing-ok", "--state-file", str(file))
+    assert result.returncode == 1
+    assert f"the audit file {file} cannot be used: it is no SQLite database" in result.stderr
+    assert "name the agent's by --state-file" in result.stderr
+    assert [each.name for each in machine.root.glob("somebody*")] == ["somebody.db"]
+    assert file.read_text() == "something of somebody's\n"
+
+
+def test_a_new_start_goes_on_where_the_killed_one_was(machine: Machine, kubelet: FakeKubelet):
+    with agent(machine, kubelet, "--enforce") as process:
+        wait_for(lambda: throttled(machine), what="the pod to be throttled")
+        process.kill()
+        machine.put()
+        process.start()
+        wait_for(lambda: not throttled(machine), what="the quota to be back: no policy wants it any more")
+
+
+def test_once_explains_in_words(machine: Machine):
+    done = run(machine, "--once", *machine.settings())
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"cpu.high: cpu_total_usage is \d+.*, above 1500: triggered, action throttle", done.stdout)
+    assert "neither a kubelet nor a Kubernetes API is configured" in done.stdout
+
+
+def test_once_looks_until_a_rule_has_decided(machine: Machine):
+    """One that wants three samples in a row would be said to have one of them, and nobody would know what follows."""
+    machine.put(a_rule(metricRule={"name": "cpu_total_usage", "value": "100"}, avoidanceThreshold=3))
+
+    def told() -> re.Match[str] | None:  # once more, if the counters that are written here were late
+        done = run(machine, "--once", *machine.settings())
+        return re.search(r"^cpu.high: cpu_total_usage is \d+.*, above 100: triggered", done.stdout, re.MULTILINE)
+
+    wait_for(told, what="the third sample")
+
+
+def test_once_waits_for_the_pods_and_says_who_would_be_hit(machine: Machine, kubelet: FakeKubelet):
+    machine.put(a_rule(metricRule={"name": "cpu_total_usage", "value": "1500"}))
+
+    def told() -> bool:  # once more, if the counters that are written here were late: then it is to less than 1.2 cores
+        done = run(machine, "--once", *machine.settings(kubelet=kubelet.url))
+        return "throttle shop/web, container main, from no quota to 1." in done.stdout
+
+    wait_for(told, what="how far it would be throttled")
+    assert not throttled(machine)
+
+
+def test_policies_are_checked(machine: Machine):
+    """A rule on what is only measured is one too: it keeps new pods away."""
+    machine.put(a_rule(metricRule={"name": "cpu_load_15_min", "value": "4"}))
+    assert "3 policies, nothing is wrong with them" in run(machine, "--check", str(machine.policies)).stdout
+    write(machine.policies, all=text_of(node_qos(a_rule(actionName="throtle"))))
+    wrong = run(machine, "--check", str(machine.policies))
+    assert wrong.returncode == 2
+    assert "throtle" in wrong.stderr
+    machine.put(a_rule(metricRule={"name": "p99", "value": "4"}))
+    query = ("--set", "agent.queries.p99.expression=up", "--set", "agent.prometheus=http://127.0.0.1:9")
+    assert "3 policies" in run(machine, "--check", str(machine.policies), *query).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "agent.intervall=1"], "did you mean agent.interval?"),
+        (["--set", "agent.mode=enforc"], 'did you mean "enforce"?'),
+        (["--set", "agent.host=0.0.0.0"], "set agent.token_file, or agent.host to 127.0.0.1"),
+        (["--set", "agent.control=here"], "must have the form NAMESPACE/NAME"),
+        ([], "name a directory by --policies DIR"),
+    ],
+)
+def test_what_cannot_be_run_says_why(machine: Machine, arguments: list[str], words: str):
+    refused = run(machine, *arguments)
+    assert refused.returncode in (1, 2)
+    assert words in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_port_that_somebody_has_is_told_with_the_cure(machine: Machine):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused = run(machine, *machine.settings(port=port))
+    assert refused.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use\n  end who listens there" in refused.stderr
+
+
+def test_it_tells_a_watcher_what_pods_use(machine: Machine, kubelet: FakeKubelet):
+    """As the watcher asks, with the agent's token."""
+    token = machine.root / "token"
+    token.write_text("secret\n")
+
+    async def asked(address: str) -> PodFetch:
+        places = AgentPlaces(NamedPlaces([address], key="agents.urls"))
+        agents = AgentPods(places, token_file=str(token), timeout=PATIENCE_SECONDS)
+        try:
+            return await agents.fetch(time.time())
+        finally:
+            await agents.close()
+
+    with agent(machine, kubelet, token_file=token) as process:
+        fetch = wait_for(lambda: asyncio.run(asked(process.url)), what="a cycle", ignoring=(ProviderError,))
+        assert (fetch.usage.pods, fetch.usage.nodes) == ((("shop", "web"),), ("node-1",))
+        wait_for(
+            lambda: asyncio.run(asked(process.url)).usage.cores[0] > 0.5,
+            what="its cores to be measured",
+            ignoring=(ProviderError,),
+        )
+        assert abs(fetch.usage.time[0] - time.time()) < PATIENCE_SECONDS
+
+
+def test_a_token_keeps_strangers_from_pods_but_not_from_metrics(machine: Machine, kubelet: FakeKubelet):
+    token = machine.root / "token"
+    token.write_text("secret\n")
+    other = free_port()
+    more = {"token_file": token, "metrics_host": "127.0.0.1", "metrics_port": other}
+    with agent(machine, kubelet, **more) as process:
+        assert process.get("/explain").status == 401
+        assert process.get("/audit").status == 401
+        assert process.get("/pods").status == 401
+        assert process.get("/explain", headers={"Authorization": "Bearer secret"}).status == 200
+        assert process.get("/metrics").status == 200
+        assert process.session.get(f"http://127.0.0.1:{other}/healthz", timeout=PATIENCE_SECONDS).status_code == 200
+        elsewhere = f"http://127.0.0.1:{other}/explain"
+        assert process.session.get(elsewhere, timeout=PATIENCE_SECONDS).status_code == 401
+        let = process.session.get(elsewhere, headers={"Authorization": "Bearer secret"}, timeout=PATIENCE_SECONDS)
+        assert let.json()["node"] == "node-1"
+
+
+def test_without_a_token_others_get_metrics_alone(machine: Machine, kubelet: FakeKubelet):
+    other = free_port()
+    with agent(machine, kubelet, metrics_host="127.0.0.1", metrics_port=other) as process:
+        statuses = {
+            path: process.session.get(f"http://127.0.0.1:{other}{path}", timeout=PATIENCE_SECONDS).status_code
+            for path in ("/healthz", "/metrics", "/explain", "/audit")
+        }
+        assert statuses == {"/healthz": 200, "/metrics": 200, "/explain": 404, "/audit": 404}
+
+
+def test_windows_and_queries_that_cannot_be_had_are_told_and_hold_nothing_up(machine: Machine, kubelet: FakeKubelet):
+    nobody = f"http://127.0.0.1:{free_port()}"
+    expression = ("--set", "agent.queries.p99.expression=up")
+    with agent(machine, kubelet, *expression, watcher=nobody, prometheus=nobody) as process:
+
+        def missing() -> dict[str, str]:
+            found: dict[str, str] = process.get("/explain").json()["missing"]
+            return found
+
+        wait_for(lambda: "p99" in missing() and "window_cpu_avg_5m" in missing(), what="both to be told missing")
+        wait_for(lambda: process.get("/explain").json()["plan"]["rules"][0]["sample"], what="the rest to be seen")
+
+
+def test_filters_that_are_none(machine: Machine, kubelet: FakeKubelet):
+    with agent(machine, kubelet) as process:
+        wrong = {
+            "since=soon": "a date like 2026-01-31T12:00:00Z, or how long ago, like -1h",
+            "limit=many": "limit and before_id are whole numbers",
+            "colour=red": "there are: before_id, kind, ",
+            "kind=throtle": "there are: throttle, reclaim, hold, evict, restore, scheduling",
+            "outcome=well": "there are: begun, done, ",
+            "pod=web": "?pod=NAMESPACE/NAME",
+        }
+        for query, hint in wrong.items():
+            answer = process.get(f"/audit?{query}")
+            assert (answer.status, answer.json()["error"]["code"]) == (400, "bad_request"), query
+            assert hint in answer.json()["error"]["hint"]
+        for query in ("since=-10m&until=now", "since=2026-11-22T03:10:00Z", "until=1795314776.75", "pod=shop/web"):
+            assert process.get(f"/audit?{query}").status == 200, query
+
+
+def test_two_agents_do_not_undo_each_others_work(machine: Machine, kubelet: FakeKubelet):
+    with agent(machine, kubelet):
+        second = run(machine, *machine.settings(kubelet=kubelet.url, port=0))
+        assert second.returncode == 1
+        assert "agent.db" in second.stderr
+
+
+def test_of_two_agents_with_files_of_their_own_one_acts_and_then_the_other(machine: Machine, kubelet: FakeKubelet):
+    machine.beside = 2.0  # too much whatever the pod gets: both always want to throttle
+    with agent(machine, kubelet, "--enforce", on_exit="restore") as first:
+        wait_for(lambda: throttled(machine), what="the pod to be throttled")
+        elsewhere = machine.root / "other"
+        elsewhere.mkdir()
+        given = machine.settings(kubelet=kubelet.url, state_file=elsewhere / "agent.db")
+        with AgentProcess(elsewhere, "--enforce", *given) as second:
+            assert "another load-watcher agent that enforces has the control groups" in second.log()
+            wait_for(lambda: cycle_of(second) > 3, what="cycles of the second")
+            assert second.get("/audit").json() == {"deeds": []}
+            assert first.stop() == 0
+            wait_for(lambda: second.get("/audit?kind=throttle").json()["deeds"], what="the second to act")
+
+
+def test_the_doctor_asks_one_that_runs(machine: Machine, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(machine.root)
+    token = machine.root / "token"
+    token.write_text("secret\n")
+    with agent(machine, kubelet, token_file=token) as process:
+        wait_for(lambda: cycle_of(process, token="secret") > 2, what="some cycles")
+        machine.put(a_rule(metricRule={"name": "cpu_load_15_min", "value": "4"}))
+        port = {"port": process.port, "kubelet": kubelet.url}
+
+        def told(**more: object) -> Told:
+            return doctor("--only", "agent", *machine.settings(**{**port, **more}))
+
+        found = told(token_file=token)
+        found.one("agent", "ok", f"an agent answers at http://127.0.0.1:{process.port}: node node-1", "preview")
+        found.one("agent", "ok", "nothing is wrong with the policies", "rules in force: 1")
+        told().one("agent", "fail", "does not let us read without its token", "agent.token_file")
+        told(token_file=token, mode="enforce").one("agent", "warn", "although these settings say enforce")
+        write(machine.policies, all="kind: NodeQOS\n")
+        authorised = {"Authorization": "Bearer secret"}
+        wait_for(
+            lambda: process.get("/explain", headers=authorised).json()["policies"]["problems"], what="it to be seen"
+        )
+        told(token_file=token).one("agent", "fail", "the ones before stay in force", "load-watcher agent --check")
+    told(token_file=token, port=kubelet.url.rpartition(":")[2]).one("agent", "fail", "is no agent of load-watcher")

@@ -1,0 +1,120 @@
+"""What goes wrong around a running agent: its kubelet, its policies, its disk, the API. It does nothing it should not,
+says so, and goes on when it is over."""
+
+import resource
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.agent.policy.writing import a_rule, node_qos, text_of, write
+from tests.agent.service.test_process import AgentProcess, Machine, agent, cycle_of, kubelet, machine, throttled
+from tests.fakes.kubelet import FakeKubelet
+from tests.waiting import wait_for
+
+__all__ = ["kubelet", "machine"]  # fixtures
+
+pytestmark = pytest.mark.slow
+
+# What it took it keeps, however long a test looks on.
+RULE = a_rule(metricRule={"name": "cpu_total_usage", "value": "1500"}, restoreThreshold=1_000_000)
+
+
+def cycles(process: AgentProcess, more: int = 3) -> None:
+    """Wait for so many cycles."""
+    begin = cycle_of(process)
+    wait_for(lambda: cycle_of(process) >= begin + more, what=f"{more} more cycles")
+
+
+def test_without_its_kubelet_it_does_nothing_and_says_so_and_then_it_acts(machine: Machine, kubelet: FakeKubelet):
+    kubelet.fault = lambda: (500, b"etcd is away")
+    with agent(machine, kubelet, "--enforce") as process:
+        wait_for(
+            lambda: "500" in process.get("/explain").json()["missing"].get("pods", ""), what="why there are no pods"
+        )
+        cycles(process)
+        assert not throttled(machine)
+        kubelet.fault = lambda: None
+        wait_for(lambda: throttled(machine), what="the pod to be throttled")
+
+
+def test_a_kubelet_that_does_not_answer_holds_no_cycle_up(machine: Machine, kubelet: FakeKubelet):
+    over = threading.Event()
+    machine.put(RULE)
+    with agent(machine, kubelet, "--enforce") as process:
+        wait_for(lambda: throttled(machine), what="the pod to be throttled")
+
+        def hang() -> None:
+            over.wait()
+
+        kubelet.fault = hang
+        try:
+            wait_for(lambda: "pods" in process.get("/explain").json()["missing"], what="the pods to be too old")
+            cycles(process)
+            assert throttled(machine)  # nothing is undone for want of news
+        finally:
+            over.set()
+        wait_for(lambda: "pods" not in process.get("/explain").json()["missing"], what="the pods to be known again")
+
+
+def test_policies_that_turn_bad_leave_the_good_ones_in_force(machine: Machine, kubelet: FakeKubelet):
+    machine.put(RULE)
+    with agent(machine, kubelet, "--enforce") as process:
+        wait_for(lambda: throttled(machine), what="the pod to be throttled")
+        good = (machine.policies / "all.yaml").read_text()
+        write(machine.policies, all=good + "---\n" + text_of(node_qos(a_rule(actionName="throtle"), name="other")))
+        wait_for(lambda: process.get("/explain").json()["policies"]["problems"], what="the problem to be told")
+        cycles(process)
+        assert process.get("/explain").json()["policies"]["rules"] == ["cpu.high"]
+        assert throttled(machine)
+        machine.put()
+        wait_for(lambda: not throttled(machine), what="the quota to be back: no policy wants it any more")
+
+
+def test_a_full_disk_keeps_it_from_acting_until_there_is_room(machine: Machine, kubelet: FakeKubelet):
+    """No file of the process may grow, which to it is as a full disk."""
+    machine.put()
+    with agent(machine, kubelet, "--enforce") as process:
+        cycles(process)
+        before = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1, before[1]))
+        machine.put(RULE)
+        wait_for(lambda: process.get("/explain").json()["trouble"], what="the trouble to be told")
+        cycles(process)
+        assert not throttled(machine)
+        wait_for(lambda: "agent_audit_trouble 1.0" in process.get("/metrics").text, what="the metric to say so too")
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, before)
+        wait_for(lambda: throttled(machine), what="the pod to be throttled")
+
+
+@contextmanager
+def silent_api(directory: Path) -> Iterator[Path]:
+    """A kubeconfig of an API that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        written = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        path = directory / "kubeconfig"
+        path.write_text(yaml.safe_dump(written))
+        yield path
+
+
+def test_an_api_that_hangs_keeps_it_neither_from_throttling_nor_from_ending(machine: Machine, kubelet: FakeKubelet):
+    machine.put(RULE)
+    with silent_api(machine.root) as kubeconfig:
+        more = ("--enforce", "--set", f"kubernetes.kubeconfig={kubeconfig}", "--set", "agent.on_exit=restore")
+        with agent(machine, kubelet, *more, kubernetes="true", interval="4s") as process:
+            wait_for(lambda: throttled(machine), what="the pod to be throttled")
+            wait_for(lambda: process.get("/explain").json()["stance"] == "throttle only", what="the stance to be told")
+            assert process.stop() == 0  # it takes 3 s; the machine may be busy
+    assert not throttled(machine)

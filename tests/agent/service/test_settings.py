@@ -1,0 +1,92 @@
+"""[agent] of the settings."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.decision.eviction_limits import Limits
+from agent.metrics.options import Options, Order
+from agent.service.settings import AgentSettings, documentation, read_settings, validate
+from tests.real.parts import REPOSITORY
+
+
+def read(**given: Any) -> AgentSettings:
+    settings, problems = read_settings(given, cwd=Path("/etc"))
+    assert problems == []
+    return settings
+
+
+def problems(**given: Any) -> dict[str, str]:
+    return {each.key: f"{each.message} | {each.cure}" for each in validate(given)}
+
+
+def test_by_default_nothing_is_changed_and_nobody_can_reach_it():
+    settings = read()
+    assert (settings.mode, settings.host, settings.port, settings.on_exit) == ("preview", "127.0.0.1", 2021, "keep")
+    assert settings.options() == Options()
+    assert settings.limits() == Limits()
+
+
+def test_values_of_the_file_and_texts_of_flags():
+    """The environment and flags give texts."""
+    typed = read(interval=5, excess=0.2, evictions_per_node=2, interfaces=["eth0", "eth1"], run_queues=True)
+    texts = read(interval="5s", excess="0.2", evictions_per_node="2", interfaces="eth0,eth1", run_queues="yes")
+    assert typed == texts
+    assert (typed.interval, typed.limits().node) == (5.0, 2)
+    assert read(policies="policies").policies == Path("/etc/policies")
+    assert read(order="upstream", excess=0).options() == Options(order=Order.UPSTREAM, excess=0.0)
+
+
+def test_who_this_node_is():
+    assert read(node="n").node_name({"NODE_NAME": "other"}) == "n"
+    assert read().node_name({"NODE_NAME": "other"}) == "other"
+    assert read().node_name({})
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "words"),
+    [
+        ({"intervall": 3}, "agent.intervall", "did you mean agent.interval?"),
+        ({"xyz": 3}, "agent.xyz", "[agent] has: mode, node"),
+        ({"mode": "enforc"}, "agent.mode", 'did you mean "enforce"?'),
+        ({"excess": 2}, "agent.excess", "must be a number from 0 to 1; given 2"),
+        ({"control": "here"}, "agent.control", "must have the form NAMESPACE/NAME"),
+        ({"cgroup_nest": "a/b"}, "agent.cgroup_nest", "must be the name of one group"),
+        ({"host": "10.0.0.7"}, "agent.token_file", "set agent.token_file"),
+        ({"token_file": "/no/such"}, "agent.token_file", "there is no file /no/such"),
+        ({"watcher_token_file": "/no/such"}, "agent.watcher_token_file", "there is no file /no/such"),
+        ({"prometheus_token_file": "/no/such"}, "agent.prometheus_token_file", "there is no file /no/such"),
+        ({"queries": 3}, "agent.queries", "must be tables"),
+        ({"queries": {"a": 3}}, "agent.queries.a", "must be a table"),
+        ({"queries": {"a": {}}}, "agent.queries.a.expression", "is missing"),
+        (
+            {"queries": {"a": {"expresion": "up"}}},
+            "agent.queries.a.expresion",
+            "did you mean agent.queries.a.expression?",
+        ),
+        ({"queries": {"a": {"expression": "up"}}}, "agent.prometheus", "nobody is named who answers"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_cure(given: dict[str, Any], key: str, words: str):
+    assert words in problems(**given)[key]
+
+
+def test_all_problems_at_once():
+    assert set(problems(mode="x", intervall=1, excess=-1)) == {"agent.mode", "agent.intervall", "agent.excess"}
+
+
+def test_a_metric_of_the_users_own():
+    settings = read(
+        prometheus="http://p:9090", queries={"p99": {"expression": "up", "acts_on": "cpu", "throttleable": True}}
+    )
+    metric = settings.queries["p99"].metric("p99", Order.SEED)
+    assert (metric.name, metric.throttleable, metric.throttle_quantified) == ("p99", True, False)
+
+
+def test_the_documentation_is_what_the_table_says():
+    """docs/agent-settings.md is made by `python -m agent.service.settings`, and has every key."""
+    text = documentation()
+    assert (REPOSITORY / "docs" / "agent-settings.md").read_text() == text
+    assert all(f"| `{each.name}`" in text for each in fields(AgentSettings) if each.name != "queries")

@@ -1,0 +1,91 @@
+"""Pods of a node from the Kubernetes API, over a real socket."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from agent.state.api_pods import InformedPods
+from agent.state.readings import NoPods
+from tests.fakes.kube import PODS, FakeKube
+from tests.fakes.kubelet import pod
+from tests.waiting import eventually
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.credentials import Access
+
+
+def put(kube: FakeKube, name: str, uid: str, node: str = "node-1", **given: object) -> None:
+    content = pod(name, uid, **given)
+    content["spec"]["nodeName"] = node
+    kube.put(PODS, f"default/{name}", **{part: content[part] for part in ("metadata", "spec", "status")})
+
+
+def watching(kube: FakeKube, inside: Callable[[InformedPods], Awaitable[None]]) -> None:
+    async def run() -> None:
+        client = KubeClient(lambda: Access(kube.url, "a test", token=kube.token))
+        source = InformedPods(client, "node-1")
+        await source.start()
+        try:
+            await inside(source)
+        finally:
+            await source.close()
+            await client.close()
+
+    asyncio.run(run())
+
+
+def keys(source: InformedPods, *, monotonic: float = 1000.0) -> list[str] | str:
+    """The pods; why there are none."""
+    try:
+        return [each.pod.key for each in source.listing(monotonic=monotonic, max_age=30.0)]
+    except NoPods as error:
+        return str(error)
+
+
+def test_the_pods_of_this_node_and_no_other():
+    with FakeKube() as kube:
+        put(kube, "b", "2")
+        put(kube, "a", "1")
+        put(kube, "other", "3", node="node-2")
+
+        async def inside(source: InformedPods) -> None:
+            assert "has not answered yet" in keys(source)
+            await eventually(lambda: keys(source) == ["default/a", "default/b"], what="both pods")
+            one, _ = source.listing(monotonic=1000.0, max_age=30.0)
+            put(kube, "c", "4")
+            kube.delete(PODS, "default/b")
+            await eventually(lambda: keys(source) == ["default/a", "default/c"], what="what changed")
+            assert source.listing(monotonic=1000.0, max_age=30.0)[0] is one
+
+        watching(kube, inside)
+        listed = [each for each in kube.asked if each.verb in ("list", "watch")]
+        assert {each.parameters["fieldSelector"] for each in listed} == {"spec.nodeName=node-1"}
+
+
+def test_a_copy_that_is_not_kept_up_grows_old(caplog):
+    with FakeKube() as kube:
+        put(kube, "a", "1")
+
+        async def inside(source: InformedPods) -> None:
+            await eventually(lambda: keys(source) == ["default/a"], what="the pod")
+            kube.forbidden.add(("list", PODS))
+            kube.forbidden.add(("watch", PODS))
+            kube.drop_connections()
+            await eventually(lambda: "cannot be kept up to date" in caplog.text, what="the watch to fail")
+            assert keys(source, monotonic=1030.0) == ["default/a"]
+            assert "31 s old" in keys(source, monotonic=1031.0)
+            kube.forbidden.clear()
+            await eventually(lambda: keys(source, monotonic=1100.0) == ["default/a"], what="the pod again")
+
+        watching(kube, inside)
+
+
+def test_a_pod_that_makes_no_sense_is_left_out(caplog):
+    with FakeKube() as kube:
+        put(kube, "a", "1")
+        put(kube, "b", "2", spec={"containers": [{"name": "main", "resources": {"limits": {"cpu": "much"}}}]})
+
+        async def inside(source: InformedPods) -> None:
+            await eventually(lambda: keys(source) == ["default/a"], what="the good pod")
+            assert keys(source) == ["default/a"]
+
+        watching(kube, inside)
+    assert len([each for each in caplog.messages if "default/b is left out" in each]) == 1

@@ -1,0 +1,46 @@
+"""Copies that a task keeps: what ends the task, and what does not."""
+
+import asyncio
+import logging
+
+import pytest
+
+from agent.state.background_value import Kept
+from tests.waiting import eventually
+
+
+class Gone(Exception):
+    hint = "Look for it."
+
+
+def test_failures_and_faults_are_told_once_and_survived(caplog: pytest.LogCaptureFixture):
+    outcomes: list[int | Exception] = [1, Gone("it is gone"), Gone("it is gone"), RuntimeError("a fault of ours"), 2]
+    seen = []
+
+    async def refresh() -> int:
+        outcome = outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
+        seen.append(outcome)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def story() -> None:
+        kept = Kept("the thing", refresh, interval=0.01, failures=(Gone,))
+        assert (kept.copy, kept.failure) == (None, "")
+        await kept.start()
+        await eventually(lambda: kept.copy == 2, what="the last copy")
+        assert kept.failure == ""
+        await kept.close()
+        asked = len(seen)
+        await asyncio.sleep(0.03)
+        assert asked == len(seen)
+        assert {asyncio.current_task()} == asyncio.all_tasks()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(story())
+    told = [each.getMessage() for each in caplog.records if each.name == "agent.state.background_value"]
+    assert told == [
+        "there is no news of the thing: it is gone. Look for it.",
+        "reading the thing failed",
+        "there is news of the thing again",
+    ]

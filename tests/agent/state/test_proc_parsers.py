@@ -1,0 +1,69 @@
+"""What the files of /proc say."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.state import proc_parsers
+from agent.state.rates import CpuTimes
+
+
+def test_ticks_of_cpus_with_disks_and_thieves_as_busy():
+    stat = b"cpu  1 2 3 40 5 6 7 8 9 10\ncpu0 1 2 3 40 5 6 7 8 9 10\nintr 1 2 3\ncpufreq 9\n"
+    assert proc_parsers.cpu_times(stat) == {"cpu": CpuTimes(32, 40), "cpu0": CpuTimes(32, 40)}
+
+
+def test_memory_is_in_bytes():
+    assert proc_parsers.memory(b"MemTotal:  100 kB\nMemFree: 1 kB\nMemAvailable:  75 kB\n") == (102_400, 76_800)
+
+
+def test_disks_that_never_did_anything_are_left_out():
+    lines = b"   7  0 loop0 0 0 0 0 0 0 0 0 0 0 0\n 259  0 nvme0n1 10 1 80 4 20 2 160 9 0 500 13 0 0 0 0 3 4\n"
+    assert proc_parsers.disks(lines) == {"nvme0n1": proc_parsers.Disk(10, 40_960, 20, 81_920, 500)}
+
+
+def test_interfaces_in_and_out():
+    lines = b"Inter-| Receive\n face |bytes\n  eth0:1000 10 0 1 0 0 0 0 2000 20 0 2 0 0 0 0\n"
+    assert proc_parsers.interfaces(lines) == {"eth0": proc_parsers.Interface(1000, 10, 1, 2000, 20, 2)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("", set()), ("3", {3}), ("0-2,7", {0, 1, 2, 7}), (" 1, 4-5\n", {1, 4, 5})]
+)
+def test_lists_of_cpus(text: str, expected: set[int]):
+    assert expected == proc_parsers.cpu_list(text)
+
+
+@pytest.mark.parametrize("parser", [proc_parsers.cpu_times, proc_parsers.memory, proc_parsers.loads])
+@pytest.mark.parametrize("text", [b"", b"\n", b"garbage\n", b"\xff\x00", b"cpu\n", b"MemTotal: 5 MB\n"])
+def test_what_the_kernel_never_writes_is_refused(parser, text: bytes):
+    with pytest.raises((ValueError, IndexError)):
+        parser(text)
+
+
+@given(st.binary(max_size=200))
+def test_no_text_does_more_than_raise_the_errors_of_bad_content(text: bytes):
+    for parser in (
+        proc_parsers.cpu_times,
+        proc_parsers.memory,
+        proc_parsers.loads,
+        proc_parsers.disks,
+        proc_parsers.interfaces,
+        proc_parsers.waited_ns,
+    ):
+        try:
+            parser(text)
+        except (ValueError, KeyError, IndexError):
+            continue
+
+
+def test_this_machines_own_files_are_understood():
+    there = Path("/proc")
+    assert len(proc_parsers.cpu_times((there / "stat").read_bytes())) >= 2
+    total, available = proc_parsers.memory((there / "meminfo").read_bytes())
+    assert 0 < available <= total
+    assert len(proc_parsers.loads((there / "loadavg").read_bytes())) == 3
+    proc_parsers.disks((there / "diskstats").read_bytes())
+    assert "lo" in proc_parsers.interfaces((there / "net/dev").read_bytes())

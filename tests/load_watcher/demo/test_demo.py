@@ -1,0 +1,199 @@
+"""`load-watcher demo` as a user runs it: a process of its own, whose pods are placed by its own extender over HTTP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from load_watcher.main import main
+from tests.real.parts import REPOSITORY, Server, make_certificates
+from tests.service import Service
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+BOUND = re.compile(r'^load_watcher_http_requests_total\{code="200",route="scheduler_bind"\} ([1-9]\S*)$', re.MULTILINE)
+
+
+class Demo(Service):
+    """A `load-watcher demo`, whose temporary files are in its own directory."""
+
+    verb = "demo"
+
+    def __init__(self, directory: Path, *arguments: str, secure: bool = False, **options: Any) -> None:
+        self.temporary = directory / "tmp"
+        self.temporary.mkdir(parents=True)
+        super().__init__(directory, *arguments, env={"TMPDIR": str(self.temporary)}, **options)
+        self.secure = secure
+
+    @property
+    def url(self) -> str:
+        return super().url.replace("http:", "https:") if self.secure else super().url
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """One for all tests that only look."""
+    with Demo(tmp_path_factory.mktemp("demo")) as running:
+        running.wait_for_status(200, "/readyz")
+        yield running
+
+
+def node_with(demo: Demo, fault: str) -> str:
+    """The node of which the demo says this when it starts."""
+    found = re.search(rf"^  (\S+) {fault}", demo.log(), flags=re.MULTILINE)
+    assert found is not None, demo.log()
+    return found[1]
+
+
+def wait_for_placements(demo: Demo) -> None:
+    wait_for(lambda: BOUND.search(demo.get("/metrics").text), what="pods to be bound through the extender")
+
+
+def test_windows_are_whole_at_once_and_nothing_claims_to_be_real(demo: Demo) -> None:
+    """All but the nodes with a fault have a quarter of an hour behind them as soon as the service is ready."""
+    document = demo.get("/watcher").json()
+    assert document["source"] == "Demo"
+    nodes = document["data"]["NodeMetricsMap"]
+    faulty = {node_with(demo, "goes silent"), node_with(demo, "has an exporter that freezes")}
+    whole = {
+        name
+        for name, node in nodes.items()
+        if {"15m"} == {each["rollup"] for each in node["metrics"] if each["type"] in ("CPU", "Memory")}
+    }
+    assert len(whole | faulty) == 24
+    assert all(0.0 <= each["value"] <= 100.0 for node in nodes.values() for each in node["metrics"][:4])
+    assert "nothing here is real" in demo.log()
+    assert 'id="simulated"' in demo.get("/").text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/watcher", "/watcher/nobody", "/watcher/health", "/healthz", "/metrics", "/openapi.json"),
+        *("/api/v1/history?host=nobody", "/api/v1/nodemetrics", "/scheduler/default/nodes", "/scheduler/cluster"),
+    ],
+)
+def test_every_answer_says_that_it_is_simulated(demo: Demo, path: str) -> None:
+    """Errors too, and documents that name no source."""
+    assert "nothing here is real" in demo.get(path).headers["X-Simulated"]
+
+
+def test_the_faults_are_found_where_they_are(demo: Demo) -> None:
+    """The named nodes, each with its kind of finding."""
+    expected = {
+        ("frozen", node_with(demo, "has an exporter that freezes")),
+        ("stale", node_with(demo, "goes silent")),
+        ("out_of_range", node_with(demo, "says at times")),
+    }
+
+    def found() -> bool:
+        findings = demo.get("/api/v1/findings").json()["findings"]
+        return expected <= {(each["kind"], each["node"]) for each in findings}
+
+    wait_for(found, what=f"the findings {expected}")
+
+
+def test_pods_are_placed_by_the_extender_and_shown(demo: Demo) -> None:
+    """Some of those that came lately stand with their nodes, and the profile is called default."""
+    wait_for_placements(demo)
+    nodes = demo.get("/scheduler/default/nodes").json()["nodes"]
+    assert len(nodes) == 24
+    assert any(node["recent"] for node in nodes.values())
+    assert all(node["pods"] > 0 and node["requested"]["cpu"] > 0 for node in nodes.values())
+    assert demo.get("/scheduler/plugins").json()["profiles"] == ["default"]
+    pods = demo.wait_for_status(200, "/api/v1/pods").json()
+    assert set(pods["node"]) == set(nodes)
+
+
+def test_shadow_mode_is_on(demo: Demo) -> None:
+    """So its page has something to show: what the profile that placed the pods would have done with them."""
+
+    def shadowed() -> dict[str, Any] | None:
+        report = demo.get("/scheduler/shadow").json()
+        return report if report["bindings"] else None
+
+    report = wait_for(shadowed, what="a binding that shadow mode saw")
+    assert report is not None
+    assert report["source"] == "Demo"
+    assert [each["profile"] for each in report["profiles"]] == ["default"]
+
+
+def test_why_a_pod_went_where_it_is_can_be_asked(demo: Demo) -> None:
+    """Of a pod that the log names."""
+
+    def placed() -> re.Match[str] | None:
+        return re.search(r" (\S+/\S+) was placed on (\S+): \d+ of 10 by the extender", demo.log())
+
+    found = wait_for(placed, what="a pod to be placed")
+    assert found is not None
+    pod, node = found.groups()
+
+    def told() -> str:
+        result = CliRunner().invoke(main, ["why", pod, "--url", demo.url], prog_name="load-watcher")
+        return result.stdout if f"bound to {node}" in result.stdout else ""
+
+    assert "by the profile default" in wait_for(told, what=f"why {pod} is on {node}")
+
+
+def test_a_pod_is_ranked_over_it(demo: Demo) -> None:
+    """One line a node with the reason; the hot node is rejected, once the load has reached the scorers."""
+    manifest = REPOSITORY / "docs" / "examples" / "pod.yaml"
+    arguments = ["score", str(manifest), "--url", demo.url]
+    hot = node_with(demo, "runs hot")
+
+    def ranked() -> dict[str, str]:
+        result = CliRunner().invoke(main, arguments, prog_name="load-watcher", env={"COLUMNS": "200"})
+        assert result.exit_code == 0, result.output
+        lines = {line.split()[0]: line for line in result.stdout.splitlines()}
+        assert demo.get("/scheduler/default/nodes").json()["nodes"].keys() <= lines.keys()
+        return lines if "rejected" in lines[hot] else {}
+
+    lines = wait_for(ranked, what=f"{hot} to be rejected")
+    assert "cpu would be at" in lines["general-a-01"]
+
+
+def test_it_leaves_nothing_behind(tmp_path: Path, running: Callable[[Server], Server]) -> None:
+    """SIGTERM ends it with 0, and what it stored is gone."""
+    demo = Demo(tmp_path / "demo", "--nodes", "1", "--speed", "1440")
+    running(demo)
+    demo.start()
+    demo.wait_for_status(200, "/readyz")
+    assert list(demo.temporary.iterdir())
+    assert demo.stop() == 0
+    assert not list(demo.temporary.iterdir())
+    assert {each.name for each in demo.directory.iterdir()} == {"tmp", "load-watcher.log"}
+    assert "Traceback" not in demo.log()
+
+
+def test_the_user_s_settings_count_where_they_are_not_of_a_real_cluster(
+    tmp_path: Path, running: Callable[[Server], Server]
+) -> None:
+    """Certificates and profiles do; the source and the database of the file do not."""
+    make_certificates(tmp_path)
+    config = f"""
+        [server]
+        tls_cert = "{tmp_path}/server.pem"
+        tls_key = "{tmp_path}/server.key"
+        [provider]
+        name = "prometheus"
+        address = "http://127.0.0.1:1"
+        [store]
+        url = "sqlite:///{tmp_path}/real.db"
+        [scheduler.mine]
+        plugins = [{{ name = "LoadVariationRiskBalancing" }}]
+        bind = true
+    """
+    demo = Demo(tmp_path / "demo", "--nodes", "5", config=config, secure=True)
+    demo.session.verify = str(tmp_path / "ca.pem")
+    running(demo)
+    demo.start()
+    wait_for_placements(demo)
+    assert demo.get("/scheduler/plugins").json()["profiles"] == ["mine"]
+    assert demo.stop() == 0
+    assert not (tmp_path / "real.db").exists()

@@ -1,0 +1,768 @@
+"""`load-watcher doctor` as a command: what it looks at, what it says of each trouble, and how it ends."""
+
+import asyncio
+import json
+import os
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner
+from rich.console import Console
+
+import watcher
+from load_watcher import main
+from load_watcher.doctor import report
+from tests.conftest import RunService
+from tests.doctor import Told, doctor
+from tests.fakes.kube import LEASES, NODE_METRICS, NODES, POD_METRICS, PODS, FakeKube, Fault
+from tests.fakes.kube_rules import status_object
+from tests.fakes.prometheus import Answer, Asked, FakePrometheus, matrix, told, until_hung_up, vector
+from tests.real.parts import REPOSITORY, free_port, make_certificates
+from tests.waiting import wait_for
+from watcher.koordinator.lease import LEASE
+from watcher.platform.checks.examination import Check, Examination, aside, examine
+from watcher.platform.checks.results import Report, Result, Status, fail, ok, skipped, warn
+from watcher.store.commands import database_at, upgrade
+
+
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database and the settings file are looked for in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[list[str]]:
+    """Options for a source that is well: a Prometheus with the CPU of two nodes."""
+    with FakePrometheus(healthy) as server:
+        yield ["--provider", "prometheus", "--address", server.url, "--set", "provider.metrics=CPU"]
+
+
+def of_this_host(*arguments: str, env: Mapping[str, str] | None = None) -> Told:
+    """What is told with the host as the source. A machine that is too busy to take its first sample within three
+    seconds, which is then rightly told as a failure, gets some more tries."""
+    for _ in range(5):
+        said = doctor("--provider", "host", *arguments, env=env)
+        if said.of("source", "ok"):
+            break
+    return said
+
+
+# --- the examination -------------------------------------------------------------------------------------------------
+
+
+def run_checks(*checks: Check) -> list[Result]:
+    def load() -> Any:
+        raise AssertionError("nobody asks for the settings here")
+
+    return asyncio.run(examine(Examination(load, environ={}, cwd=Path()), checks))
+
+
+def test_a_check_that_breaks_or_hangs_costs_its_own_line_only():
+    """And those that need it are skipped, with the reason; those that only come after it are not."""
+
+    async def breaks(_: Examination) -> list[Result]:
+        raise RuntimeError("s3cret")
+
+    async def hangs(_: Examination) -> list[Result]:
+        await asyncio.Event().wait()
+        return []
+
+    async def works(_: Examination) -> list[Result]:
+        return [ok("well"), warn("so so", "do this")]
+
+    results = run_checks(
+        Check("breaks", breaks),
+        Check("hangs", hangs, deadline=0.01),
+        Check("works", works),
+        Check("later", works, needs=("works",)),
+        Check("needy", works, needs=("works", "hangs")),
+        Check("follows", works, after=("breaks",)),
+    )
+    assert [
+        ("breaks", "fail"),
+        ("hangs", "fail"),
+        *[("works", "ok"), ("works", "warn"), ("later", "ok"), ("later", "warn"), ("needy", "skipped")],
+        *[("follows", "ok"), ("follows", "warn")],
+    ] == [(result.check, result.status) for result in results]
+    assert "RuntimeError" in results[0].what
+    assert "s3cret" not in str(results)
+    assert "did not end within 0.01 s" in results[1].what
+    assert "needs the check hangs" in results[6].what
+
+
+def test_what_blocks_is_called_aside():
+    """Its outcome comes back, and a call that never ends keeps neither the check nor the process."""
+    reading, writing = os.pipe()
+
+    async def calls(_: Examination) -> list[Result]:
+        with pytest.raises(FileNotFoundError):
+            await aside(Path("nowhere").read_text)
+        return [ok(await aside(lambda: "well"))]
+
+    async def blocks(_: Examination) -> list[Result]:
+        await aside(lambda: os.read(reading, 1))
+        return []
+
+    results = run_checks(Check("calls", calls), Check("blocks", blocks, deadline=0.05))
+    os.close(writing)  # the call ends now, when nobody listens any more
+    assert ["ok", "fail"] == [result.status for result in results]
+
+
+def test_nobody_writes_a_second_line_by_a_clever_name():
+    """Control characters are told as what they are."""
+
+    async def tells(_: Examination) -> list[Result]:
+        return [ok("node a\nok all \x1b[32mwell")]
+
+    (result,) = run_checks(Check("tells", tells))
+    assert r"node a\nok all \x1b[32mwell" == result.what
+
+
+def test_every_status_has_its_exit_code():
+    """Only a failure is one."""
+    assert 0 == Report("1", [ok("a"), warn("b", "c"), skipped("d")]).exit_code
+    assert 1 == Report("1", [ok("a"), fail("b", "c")]).exit_code
+
+
+# --- the pages -------------------------------------------------------------------------------------------------------
+
+
+def test_text_is_a_line_for_each_result_whatever_its_length(source: list[str]):
+    """With its cure below it, and the sums at the end."""
+    result = CliRunner().invoke(main.main, ["doctor", "--port", "0", *source])
+    assert 0 == result.exit_code, result.output
+    lines = result.stdout.splitlines()
+    assert "ok      settings     valid; samples come from prometheus: set by flag --provider" == lines[0]
+    (series,) = (line for line in lines if line.startswith("ok      series       CPU: instance:node_cpu:ratio"))
+    assert len(series) > 80
+    assert "skipped scheduler    no scheduler configuration is named" in lines
+    assert "                     cure: give one with --scheduler-config FILE to have it read" in lines
+    assert " 0 warnings, 0 failed, 9 skipped" in lines[-1]
+
+
+def test_a_terminal_gets_colours_and_its_width(tmp_path: Path):
+    """Nothing is cut off."""
+    with (tmp_path / "out").open("w+") as file:
+        console = Console(file=file, force_terminal=True, width=60, color_system="standard", highlight=False)
+        with report.Printer(console) as printer:
+            printer.tell(Result(Status.FAIL, "something [is] wrong " * 5, "do this about it " * 5, "settings"))
+        printer.close(Report("1", [fail("x", "y")]))
+        file.seek(0)
+        text = file.read()
+    assert "\x1b[1;31mfail" in text
+    assert "[is]" in text
+    shown = Console(width=60).render_str(text.replace("[is]", "")).plain
+    assert 5 == shown.count("about it")
+    assert "0 ok, 0 warnings, 1 failed, 0 skipped" in text
+
+
+def test_json_is_one_document_and_nothing_else(source: list[str]):
+    """Version, status, counts, and the checks in their order."""
+    result = CliRunner().invoke(main.main, ["doctor", "-o", "json", "--port", "0", *source])
+    document = json.loads(result.stdout)
+    assert ["version", "status", "counts", "checks"] == list(document)
+    assert (watcher.__version__, "ok") == (document["version"], document["status"])
+    assert {"ok", "warn", "fail", "skipped"} == set(document["counts"])
+    assert "" == result.stderr
+    names = list(dict.fromkeys(each["name"] for each in document["checks"]))
+    assert ["settings", "surroundings", "port", "service", "database", "source", "series"] == names[:7]
+
+
+@pytest.mark.parametrize(
+    "bad", [["--url", "load-watcher:2020"], ["--scheduler-config", "no.yaml"], ["-o", "xml"], ["x"]]
+)
+def test_what_it_cannot_run_with_ends_with_two(bad):
+    """As click ends it: use, and what is wrong."""
+    result = CliRunner().invoke(main.main, ["doctor", *bad])
+    assert 2 == result.exit_code
+    assert "Usage: " in result.stderr
+
+
+def test_the_exit_code_reaches_the_shell(source: list[str]):
+    """A process of its own, with nothing on standard error."""
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    for arguments, code in ((source, 0), (["--provider", "promethues"], 1)):
+        program = [sys.executable, "-m", "load_watcher", "doctor", "--port", "0", *arguments]
+        ended = subprocess.run(program, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        assert (code, "") == (ended.returncode, ended.stderr)
+
+
+# --- settings and surroundings ---------------------------------------------------------------------------------------
+
+
+def test_a_typo_in_the_name_of_the_provider_is_named():
+    """Not taken for metrics-server in silence, as in the Go load-watcher."""
+    told = doctor(env={"METRICS_PROVIDER_NAME": "Promethues"})
+    assert (1, {"settings"}) == (told.exit_code, told.failed())
+    assert "did you mean prometheus?" in told.one("settings", "fail", "provider.name", "METRICS_PROVIDER_NAME").cure
+    assert {"skipped"} == {line.status for line in told.of("source")}
+
+
+def test_all_problems_of_the_settings_come_at_once():
+    """Each with its key."""
+    told = doctor("--set", "refresh.interval=soon", "--set", "server.prot=1", "--set", "provider.token=s3cret")
+    assert 2 == len(told.of("settings", "fail")), str(told)
+    told.one("settings", "fail", "server.prot", "did you mean server.port?")
+    told = doctor("--config", "nowhere.toml")
+    told.one("settings", "fail", "nowhere.toml cannot be read")
+
+
+def test_settings_that_nobody_reads_are_a_warning(source: list[str]):
+    """They are valid, and do nothing."""
+    told = doctor(*source, "--set", "store.watcher_id=a")
+    assert 0 == told.exit_code
+    told.one("settings", "warn", "store.watcher_id is set and not used: store.url names a file")
+
+
+def test_the_host_in_a_pod_wants_the_name_of_its_node():
+    """Else the load stands under the name of a container, which no scheduler knows; and loopback reaches nobody."""
+    pod = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
+    lost = doctor("--provider", "host", env=pod)
+    assert (
+        "fieldRef spec.nodeName" in lost.one("surroundings", "fail", "NODE_NAME is not set", socket.gethostname()).cure
+    )
+    lost.one("surroundings", "warn", "server.host is 127.0.0.1", "LOAD_WATCHER_SERVER_HOST=0.0.0.0")
+    named = of_this_host("--host", "0.0.0.0", env={**pod, "NODE_NAME": "node-1"})
+    named.one("surroundings", "ok", "a pod of a cluster")
+    named.one("addresses", "ok", "node-1")
+
+
+def test_the_certificate_of_the_service_must_fit_its_key(tmp_path: Path):
+    """As serve would find at its start."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        make_certificates(tmp_path / name)
+    good = {"tls_cert": "one/server.pem", "tls_key": "one/server.key"}
+    told = doctor(*[f"--set=server.{key}={value}" for key, value in good.items()])
+    told.one("surroundings", "ok")
+    told = doctor(*[f"--set=server.{key}={value}" for key, value in (good | {"tls_key": "other/server.key"}).items()])
+    assert "the key the certificate's" in told.one("surroundings", "fail", "TLS files in [server]").cure
+
+
+# --- port and service ------------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_is_taken_has_a_name():
+    """By another program: this one."""
+    with FakePrometheus(lambda _: told("not here", status=404)) as other:
+        said = doctor("--port", str(other.port))
+    line = said.one("port", "fail", f"127.0.0.1:{other.port} is taken by", f"process {os.getpid()}")
+    assert "server.port" in line.cure
+    said.one("service", "skipped", "--url")
+
+
+def test_an_address_of_another_machine_cannot_be_listened_on():
+    """TEST-NET-1 is nobody's; what can be no name has no address."""
+    told = doctor("--host", "192.0.2.1", "--port", "20")
+    assert "0.0.0.0" in told.one("port", "fail", "192.0.2.1:20 is no address of this machine").cure
+    told = doctor("--host", "no..name", "--port", "20")
+    told.one("port", "fail", "cannot be resolved", "server.host")
+
+
+def test_beside_the_running_service_all_is_well(run_service: RunService):
+    """Port and database are taken by the very service, which is asked how it is; as kubectl exec would run it."""
+    service = run_service("--set", "refresh.resolution=1")
+    service.wait_for_status(200)
+    url = f"sqlite:///{service.directory}/load-watcher.db"
+    arguments = ["--port", str(service.port), "--store-url", url]
+    told = of_this_host(*arguments)
+    assert 0 == told.exit_code, str(told)
+    told.one("port", "ok", f"a load-watcher listens on 127.0.0.1:{service.port} already", f"process {service.pid}")
+    told.one("port", "ok", "with settings like these; a second one would not start")
+    other = of_this_host(*arguments, "--set", "refresh.windows=5m", "--interval", "30s")
+    line = other.one("port", "warn", f"listens on 127.0.0.1:{service.port} already", "not with these settings")
+    assert "windows 5m, 10m, 15m there, 5m here; refresh.interval 60 s there, 30 s here" in line.what
+    other.one("service", "ok", "its source answered")
+    told.one("service", "warn", "no node has its 5m window yet")
+    told.one("service", "ok", "its source answered")
+    told.one("database", "ok", f"in use by process {service.pid}", "as it should be")
+    elsewhere = doctor("--store-url", url)
+    elsewhere.one("database", "fail", f"is in use by process {service.pid}", "a store.url of its own")
+    elsewhere.one("service", "skipped")
+    asked = doctor("--url", f"{service.url}/")
+    asked.one("service", "warn", "/readyz answers 503", "passes by itself")
+
+
+def test_a_service_whose_source_is_down_says_why(run_service: RunService, tmp_path: Path):
+    """The running service's own words, and with its token where it wants one."""
+    (tmp_path / "token").write_text("s3cret")
+    with FakePrometheus(lambda _: told("no", status=403)) as server:
+        config = '[server]\nprotect_reads = true\ntoken_file = "../token"\n'
+        service = run_service("--provider", "prometheus", "--address", server.url, config=config)
+        service.wait_for_status(401, "/watcher/health")
+        without = doctor("--url", service.url)
+        assert "server.token_file" in without.of("service", "fail")[-1].cure
+        said = doctor_until_down(service.url)
+    said.one("service", "fail", "/readyz answers 503", "no metrics yet")
+    said.one("service", "fail", "/watcher/health answers 503", "403")
+    assert "s3cret" not in said.output
+
+
+def doctor_until_down(url: str) -> Told:
+    """Ask until the first tick has failed."""
+    said: list[Told] = []
+
+    def failed() -> bool:
+        said[:] = [doctor("--url", url, "--set", "server.token_file=token")]
+        return any("403" in line.what for line in said[0].of("service"))
+
+    wait_for(failed, what="the first tick to fail")
+    return said[0]
+
+
+def test_what_answers_is_no_load_watcher():
+    """Or nothing does."""
+    with FakePrometheus(lambda _: told("<html>", status=404)) as server:
+        other = doctor("--url", server.url)
+    assert "--url" in other.one("service", "fail", "no load-watcher").cure
+    silent = doctor("--url", server.url)
+    assert "is it running" in silent.one("service", "fail", "Connection refused").cure
+    secret = doctor("--url", f"http://me:s3cret@127.0.0.1:{server.port}")
+    assert "s3cret" not in secret.output
+
+
+# --- the database ----------------------------------------------------------------------------------------------------
+
+
+def test_a_database_that_is_there_or_will_be(tmp_path: Path):
+    """Nothing is made or changed by looking."""
+    told = doctor("--set", "provider.metrics=CPU")
+    told.one("database", "ok", "is not there yet, serve will make it")
+    assert [] == os.listdir(tmp_path)
+    upgrade(database_at("sqlite:///load-watcher.db"))
+    before = {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
+    doctor().one("database", "ok", "has schema 0004")
+    assert before == {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"SQLite format 3\0" + b"x" * 4096, ("is damaged", "set-aside")),
+        (b"not a database at all" * 100, ("is not an SQLite database", "store.url")),
+    ],
+)
+def test_a_database_that_cannot_be_used(tmp_path: Path, content: bytes, words: tuple[str, ...]):
+    """With the way out; where it is to be set aside, that is only a warning."""
+    (tmp_path / "a.db").write_bytes(content)
+    doctor("--store-url", "sqlite:///a.db").one("database", "fail", *words)
+    aside = doctor("--store-url", "sqlite:///a.db", "--set", "store.on_unusable=set-aside")
+    aside.one("database", "warn", "will be set aside")
+    assert content == (tmp_path / "a.db").read_bytes()
+
+
+def test_a_database_of_a_newer_version():
+    """It is refused, with the way out."""
+    upgrade(database_at("sqlite:///load-watcher.db"))
+    with closing(sqlite3.connect("load-watcher.db")) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    doctor().one("database", "fail", "was written by a newer version", "run the newer version again")
+
+
+@pytest.mark.real
+def test_a_database_on_a_server(server_database: str):
+    """Empty, made, in use by a watcher of the same name, and one that cannot be reached; never with its password."""
+    mine = ("--store-url", server_database, "--set", "store.watcher_id=a", "--set", "provider.metrics=CPU")
+    doctor(*mine).one("database", "ok", "has no tables yet, serve will make them")
+    upgrade(database_at(server_database))
+    doctor(*mine).one("database", "ok", "has schema 0004")
+    with database_at(server_database, watcher="a") as other:
+        other.acquire(owner="")
+        said = doctor(*mine)
+        assert "a store.watcher_id of its own" in said.one("database", "fail", "is in use by load-watcher on ").cure
+    elsewhere = re.sub(r"@[^/]*/", f"@127.0.0.1:{free_port()}/", server_database)
+    away = doctor("--store-url", elsewhere, "--set", "provider.metrics=CPU")
+    assert "the server" in away.one("database", "fail", "Connection refused").cure
+    odd = doctor("--store-url", f"{server_database}?sslmod=require", "--set", "provider.metrics=CPU")
+    assert "what store.url may have" in odd.one("database", "fail", "sslmod").cure
+    password = server_database.partition("://")[2].partition("@")[0].partition(":")[2]
+    assert password not in away.output + said.output + odd.output
+
+
+def test_a_place_where_no_database_can_be():
+    """A directory that is missing."""
+    told = doctor("--store-url", "sqlite:////no/such/place/a.db")
+    assert "mkdir -p /no/such/place" in told.one("database", "fail", "does not exist").cure
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A file system of 2 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, text=True)
+    if mounted.returncode:
+        reason = f"cannot mount a tmpfs: {mounted.stderr.strip()}"
+        if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.real
+def test_a_disk_that_is_full_small_or_read_only(small_disk: Path):
+    """Each is said of the folder of the database."""
+    url = ["--store-url", f"sqlite:///{small_disk}/a.db"]
+    small = doctor(*url)
+    assert "store.max_size" in small.one("database", "warn", "2 MB are free").cure
+    (small_disk / "filler").write_bytes(bytes(2 << 20))
+    assert "make room" in doctor(*url).one("database", "fail", "No space left on device").cure
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    assert "store.url" in doctor(*url).one("database", "fail", "is not writable").cure
+
+
+# --- the source ------------------------------------------------------------------------------------------------------
+
+
+def healthy(asked: Asked, *, nodes: str = "a b") -> bytes:
+    """CPU and memory of two nodes, every 15 seconds until now."""
+    if "container_" in asked.query:
+        return vector()
+    one, other = nodes.split()
+    if asked.query.startswith(("count by", "topk")):
+        return vector({"node": one, "instance": "1:1"}, {"node": other, "instance": "2:1"})
+    until = float(asked.parameters["time"])
+    span = int(asked.query.rpartition("[")[2].removesuffix("s]"))
+    times = [float(at) for at in range(int((until - span) // 15 + 1) * 15, int(until) + 1, 15)]
+    values = [(at, str(0.3 + at % 7 / 100)) for at in times]
+    return matrix(({"node": one}, values), ({"node": other}, values))
+
+
+def ask(answer: Answer, *arguments: str) -> Told:
+    with FakePrometheus(answer) as server:
+        metrics = ["--set", "provider.metrics=CPU,Memory"]
+        return doctor("--provider", "prometheus", "--address", server.url, *metrics, *arguments)
+
+
+def test_a_source_that_is_well():
+    """The fake is right, so that what follows is wrong for its own reason. It has no pods, which nobody asked for."""
+    said = ask(healthy)
+    assert 0 == said.exit_code, str(said)
+    said.one("cadence", "ok", "samples come every 15 s")
+    said.one("pods", "skipped", "there is no container_cpu_usage_seconds_total")
+    said = ask(healthy, "--set", "refresh.pods=on")
+    assert {"pods"} == said.failed()
+    said = ask(healthy, "--set", "refresh.pods=off")
+    said.one("pods", "skipped", "refresh.pods is off")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (told("who are you?", status=401), ("401", "provider.token")),
+        (told("you may not", status=403), ("403", "provider.token")),
+        (told("<html>login", headers={"Content-Type": "text/html"}), ("web page", "login page")),
+        (
+            told("", status=302, headers={"Location": "https://login.example/?s3cret"}),
+            ("login.example", "provider.address"),
+        ),
+        (told("not here", status=404), ("404", "provider.address")),
+        (told("{", status=200), ("JSON",)),
+    ],
+)
+def test_a_source_that_refuses_is_told_with_its_hint(answer: bytes, words: tuple[str, ...]):
+    """The provider's own words: doctor and serve cannot disagree. What the source is told is not."""
+    said = ask(lambda _: answer, "--set", "provider.token=s3cret")
+    assert {"source"} == said.failed()
+    said.one("source", "fail", *words)
+    assert "s3cret" not in said.output
+
+
+def test_a_source_that_hangs_is_given_up():
+    """Within the provider's own timeout."""
+    said = ask(lambda _: until_hung_up, "--set", "provider.timeout=0.2s")
+    said.one("source", "fail", "does not answer in time")
+
+
+def test_half_of_a_source_fails():
+    """The metric that fails is named, the other one is looked at all the same."""
+
+    def half(asked: Asked) -> bytes:
+        return told('{"status":"error","error":"too heavy"}', status=422) if "memory" in asked.query else healthy(asked)
+
+    said = ask(half)
+    assert {"series"} == said.failed()
+    said.one("series", "fail", "Memory: ", "too heavy")
+    said.one("series", "ok", "CPU: ")
+    said.one("cadence", "ok")
+
+
+def test_clocks_that_disagree():
+    """Told by the source's answers, or by samples that are ahead of us."""
+
+    def late(asked: Asked) -> bytes:
+        answer = healthy(asked)
+        return answer.replace(
+            b"Content-Type", f"Date: {formatdate(time.time() - 300, usegmt=True)}\r\nContent-Type".encode(), 1
+        )
+
+    assert "NTP" in ask(late).one("clock", "fail", "s behind ours").cure
+
+
+def test_the_source_names_nodes_by_address():
+    """Found without any cluster at hand."""
+    said = ask(lambda asked: healthy(asked, nodes="10.1.2.3 node-b"))
+    line = said.one("addresses", "fail", "10.1.2.3 (1 of 2 nodes)", "naming the cluster")
+    assert "__meta_kubernetes_pod_node_name" in line.cure
+
+
+# --- Kubernetes ------------------------------------------------------------------------------------------------------
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def kube(server: FakeKube, *arguments: str, token: str | None = None) -> Told:
+    """Ask with metrics-server as the source, unless the arguments name another."""
+    file = server.kubeconfig(Path("kubeconfig"), token=token)
+    return doctor("--provider", "metrics-server", *arguments, env={"KUBE_CONFIG": str(file)})
+
+
+def test_metrics_server_is_well():
+    """All nodes have their load."""
+    with FakeKube() as server:
+        for name in ("node-1", "node-2"):
+            server.node(name)
+            server.usage(name, time=now())
+            server.pod(f"shop/web-of-{name}", node=name)
+            server.pod_usage(f"shop/web-of-{name}", ("250m", "1Gi"), time=now())
+        said = kube(server, "--address", "http://of-no-use:1")
+    assert 0 == said.exit_code, str(said)
+    said.one("settings", "warn", "provider.address is set and not used")
+    said.one("pods", "ok", "2 pods on 2 nodes", "metrics.k8s.io/v1beta1 pods containers.usage.cpu", "working_set")
+    said.one("source", "ok", "KubernetesMetricsServer answers")
+    said.one("kubernetes", "ok", "2 nodes")
+    said.one("permissions", "ok", "list nodes.metrics.k8s.io, list nodes, watch nodes, list pods.metrics.k8s.io")
+    said.one("nodes", "ok", "by their names: node-1, node-2 (2 of 2 nodes)")
+
+
+def test_metrics_server_may_not_be_read():
+    """403 names the verb and the resource, and the rule that is missing; 401 is another thing."""
+    with FakeKube(forbidden={("list", NODE_METRICS)}) as server:
+        server.node("node-1")
+        said = kube(server)
+        stranger = kube(server, token="s3cret")
+    line = said.one("source", "fail", "it will not list nodes.metrics.k8s.io (403")
+    assert 'apiGroups: ["metrics.k8s.io"]' in line.cure
+    missing = said.one("permissions", "fail", "may not list nodes.metrics.k8s.io")
+    assert 'resources: ["nodes"], verbs: ["list"]' in missing.cure
+    assert "expired" in stranger.one("source", "fail", "401").cure
+    assert "s3cret" not in stranger.output
+
+
+def test_rights_that_are_missing_are_named_one_by_one():
+    """Also where the very list of the nodes is refused; without `watch` it works all the same."""
+    with FakeKube(forbidden={("list", NODES), ("watch", NODES)}) as server:
+        server.node("node-1")
+        said = kube(server)
+    said.one("kubernetes", "ok", "will not list its nodes")
+    said.one("permissions", "fail", "may not list nodes, which is for the capacity")
+    said.one("permissions", "warn", "may not watch nodes", "once a minute")
+    said.one("source", "fail", "403")
+
+
+def test_an_account_that_is_not_known_has_no_rights():
+    """401 is said of the API, and the rights are not asked for."""
+    with FakeKube() as server:
+        said = kube(server, token="s3cret")
+    assert {"source", "kubernetes"} == said.failed()
+    said.one("permissions", "skipped")
+    assert "s3cret" not in said.output
+
+
+def test_rights_for_pods_are_missed_only_where_pods_are_wanted():
+    """A warning by default, a failure with refresh.pods = on, and none of it with off."""
+    with FakeKube(forbidden={("list", POD_METRICS), ("list", PODS)}) as server:
+        server.node("node-1")
+        server.usage("node-1", time=now())
+        perhaps, wanted, off = (kube(server, "--set", f"refresh.pods={mode}") for mode in ("auto", "on", "off"))
+    line = perhaps.one("permissions", "warn", "may not list pods.metrics.k8s.io, list pods, which")
+    assert 2 == line.cure.count('resources: ["pods"]')
+    perhaps.one("pods", "skipped", "403", "nodes do without")
+    assert {"pods", "permissions"} == wanted.failed()
+    assert 0 == off.exit_code
+    assert not any("pods." in line.what for line in off.of("permissions"))
+
+
+def test_rights_of_the_extender_are_those_of_its_profiles(tmp_path: Path):
+    """Nodes and pods, and to bind them where a profile does."""
+    plugins = 'plugins = [ { name = "TargetLoadPacking" } ]'
+    (tmp_path / "s.toml").write_text(f"[scheduler.one]\n{plugins}\n[scheduler.two]\n{plugins}\nbind = true\n")
+    with FakeKube(forbidden={("create", f"{PODS}/binding"), ("watch", PODS)}) as server:
+        server.node("node-1")
+        server.usage("node-1", time=now())
+        said = kube(server, "--config", "s.toml", "--set", "refresh.pods=off")
+    assert 'resources: ["pods/binding"]' in said.one("permissions", "fail", "may not create pods/binding").cure
+    said.one("permissions", "warn", "may not watch pods, which is for what the extender")
+
+
+def test_rights_for_node_metrics_are_those_of_who_writes_and_who_reads_them(tmp_path: Path):
+    """To write them all verbs and a Lease of our own; to read them two."""
+    reading = 'plugins = [ { name = "LoadAwareScheduling", args = { nodeMetricSource = "cluster" } } ]'
+    (tmp_path / "s.toml").write_text(
+        f'[koordinator]\npublish = true\nlease_namespace = "here"\n[scheduler.one]\n{reading}'
+    )
+    metrics = "slo.koordinator.sh/v1alpha1/nodemetrics"
+    with FakeKube(forbidden={("patch", f"{metrics}/status"), ("patch", LEASES), ("watch", metrics)}) as server:
+        server.node("node-1")
+        server.usage("node-1", time=now())
+        said = kube(server, "--config", "s.toml", "--set", "refresh.pods=off")
+        asked = [
+            about
+            for each in server.asked
+            if each.resource.endswith("selfsubjectaccessreviews")
+            and (about := each.body["spec"]["resourceAttributes"])["resource"] == "leases"
+        ]
+    told = "watch nodemetrics.slo.koordinator.sh, patch nodemetrics/status.slo.koordinator.sh, patch leases"
+    writing = said.one("permissions", "fail", told, "writing NodeMetrics")
+    assert '{apiGroups: ["slo.koordinator.sh"], resources: ["nodemetrics/status"], verbs: ["patch"]}' in writing.cure
+    said.one("permissions", "fail", "may not watch nodemetrics.slo.koordinator.sh, which is for NodeMetrics of the")
+    assert [("create", "here", ""), ("get", "here", LEASE), ("patch", "here", LEASE)] == [
+        (about["verb"], about["namespace"], about.get("name", "")) for about in asked
+    ]
+
+
+def test_agents_by_label_are_found_or_it_is_said_why_not(tmp_path: Path):
+    """Those that the dashboard shows, and the rights that it takes, in that namespace alone."""
+    selection = '{ selector = "app=agent", namespace = "agents" }'
+    (tmp_path / "s.toml").write_text(f"[dashboard]\nagent_pods = {selection}\nqrm_pods = {selection}\n")
+    with FakeKube() as server:
+        status = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+        server.pod("agents/a", node="node-1", status=status, metadata={"labels": {"app": "agent"}})
+        server.pod("agents/b", node="node-2", phase="Pending", metadata={"labels": {"app": "agent"}})
+        only = ("--set", "refresh.pods=off", "--only", "dashboard", "--only", "permissions")
+        said = kube(server, "--config", "s.toml", *only)
+        server.forbidden = {("list", PODS)}
+        refused = kube(server, "--config", "s.toml", *only)
+        reviews = [each.body["spec"]["resourceAttributes"] for each in server.asked if each.verb == "create"]
+    said.one("dashboard", "ok", "1 agent can be shown: node-1 (10.0.0.1:2023)")
+    said.one("dashboard", "ok", "1 QoS Resource Manager can be shown: node-1 (10.0.0.1:2024)")
+    said.one(
+        "dashboard", "warn", "agent, pods with app=agent in agents: 1 of 2 cannot be asked", "b on node-2 is Pending"
+    )
+    refused.one("dashboard", "warn", "agent, pods with app=agent in agents: ", "it will not list pods (403")
+    missing = refused.one("permissions", "warn", "may not list pods, ", "the pages of agents in the dashboard")
+    assert "on pods in the namespace agents: bind it a Role there" in missing.cure
+    assert {"agents"} == {each.get("namespace") for each in reviews if each["resource"] == "pods" and not each["group"]}
+
+
+def test_metrics_server_is_not_installed_or_not_ready():
+    """404 and 503."""
+    with FakeKube(fault=without_metrics(404)) as server:
+        said = kube(server)
+    assert "Is metrics-server installed?" in said.one("source", "fail", "404").cure
+    with FakeKube(fault=without_metrics(503)) as server:
+        said = kube(server)
+    assert "kubectl -n kube-system get pods" in said.one("source", "fail", "503").cure
+
+
+def without_metrics(code: int) -> Fault:
+    """Answer with this status whatever is asked of metrics-server."""
+    failure = status_object(code, "the server could not")
+    return lambda asked: web.json_response(failure, status=code) if asked.resource == NODE_METRICS else None
+
+
+def test_metrics_server_knows_no_node():
+    """It has just begun, or there is none."""
+    with FakeKube() as server:
+        server.node("node-1")
+        said = kube(server)
+    assert "series" in said.failed() or "freshness" in said.failed()
+    said.one("freshness", "fail", "no node has a sample")
+    said.one("series", "fail", "CPU: ", "a minute after its start")
+
+
+def test_there_is_no_access_to_a_cluster():
+    """metrics-server without one: what to set."""
+    said = doctor("--provider", "metrics-server")
+    assert "KUBE_CONFIG" in said.one("source", "fail", "no access to a Kubernetes API").cure
+    said.one("kubernetes", "skipped")
+
+
+def test_settings_that_need_a_cluster_are_told_where_there_is_none(source: list[str]):
+    """Names of nodes only where they were asked for."""
+    said = doctor(*source)
+    said.one("kubernetes", "skipped")
+    said = doctor(*source, "--set", "kubernetes.node_names=on")
+    assert {"kubernetes"} == said.failed()
+    assert "KUBE_CONFIG" in said.one("kubernetes", "fail", "for the names of the nodes").cure
+
+
+def test_the_api_is_not_there():
+    """In the system's words."""
+    with FakeKube() as server:
+        file = server.kubeconfig(Path("kubeconfig"))
+    said = doctor("--provider", "metrics-server", env={"KUBE_CONFIG": str(file)})
+    for check in ("source", "kubernetes"):
+        assert said.one(check, "fail").what.endswith(": Connection refused")
+
+
+def test_names_of_the_source_are_held_against_the_cluster():
+    """Addresses and host names that mean a node are told with the evidence; what means none is named, with the nearest
+    node; and so are the nodes that have no samples."""
+    with FakeKube() as server:
+        address = [{"type": "InternalIP", "address": "10.0.0.7"}]
+        server.put(NODES, "node-1", status={"addresses": address})
+        server.node("node-2")
+        said = ask_with_cluster(server, "10.0.0.7:9100 nodd-2")
+    assert 0 == said.exit_code, str(said)
+    said.one("nodes", "ok", "known by InternalIP: node-1 (1 of 2 nodes)")
+    said.one("nodes", "warn", "nodd-2 is no name, address or label of a node; nearest: node-2", "provider.node_label")
+    said.one("nodes", "warn", "no samples of these nodes: node-2 (1 of 2 nodes)")
+    said.one("addresses", "ok", "nodd-2, node-1")
+    said.one("permissions", "ok", "list nodes, watch nodes")
+
+
+def test_no_name_of_the_source_is_a_node():
+    """Both sides are shown; with the mapping off, what it would bring."""
+    with FakeKube() as server:
+        server.put(NODES, "node-1", status={"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}]})
+        strangers = ask_with_cluster(server, "apple pear")
+        off = ask_with_cluster(server, "10.0.0.7 10.0.0.8", "--set", "kubernetes.node_names=off")
+    line = strangers.one("nodes", "fail", "the source's apple, pear, the cluster's node-1")
+    assert "provider.node_label" in line.cure
+    assert "same cluster?" in line.cure
+    assert "nothing is wrong" in strangers.one("nodes", "warn", "apple is no name").cure
+    assert "kubernetes.node_names" in off.one("nodes", "fail", "the source's 10.0.0.7, 10.0.0.8").cure
+    off.one("nodes", "warn", "10.0.0.7 is node node-1 (by its InternalIP)")
+    off.one("permissions", "skipped")
+
+
+def test_this_host_under_another_name_than_its_node():
+    """In a pod with a NODE_NAME that the cluster does not have."""
+    with FakeKube() as server:
+        server.node("node-1")
+        server.node("node-2")
+        environ = {"KUBE_CONFIG": str(server.kubeconfig(Path("kubeconfig")))}
+        wrong = of_this_host(env=environ | {"NODE_NAME": "node-9"})
+        right = of_this_host(env=environ | {"NODE_NAME": "node-1"})
+    assert "spec.nodeName" in wrong.one("nodes", "fail", "the source's node-9").cure
+    assert ("ok",) == tuple(line.status for line in right.of("nodes"))
+
+
+def ask_with_cluster(server: FakeKube, nodes: str, *arguments: str) -> Told:
+    """Ask a Prometheus that has these nodes."""
+    file = server.kubeconfig(Path("kubeconfig"))
+    return ask(lambda asked: healthy(asked, nodes=nodes), "--set", f"kubernetes.kubeconfig={file}", *arguments)
+
+
+def test_the_web_page_of_a_proxy_is_no_cluster():
+    """An address that leads elsewhere."""
+    with FakeKube(fault=lambda _: web.Response(text="<html>", content_type="text/html")) as server:
+        said = kube(server)
+    said.one("kubernetes", "fail", "a web page", "server's address")

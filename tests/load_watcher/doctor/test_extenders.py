@@ -1,0 +1,225 @@
+"""How kube-scheduler is told to ask our extender: what is wrong with it, with the cure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from load_watcher.doctor.extenders import DURATIONS, OwnProfile, OwnService, slow_answers
+from load_watcher.doctor.listening import Exposition
+from load_watcher.doctor.plugins import use_of
+from load_watcher.doctor.scheduler import judge, scheduler
+from tests.load_watcher.doctor.test_scheduler import ODD
+from watcher.api.telemetry import Telemetry
+from watcher.platform.checks.examination import Examination
+from watcher.platform.checks.results import Result, Status
+from watcher.platform.settings.loading import load
+from watcher.platform.telemetry.instruments import Timings
+
+GOOD: Mapping[str, Any] = {
+    "urlPrefix": "http://load-watcher.load-watcher.svc:2020/scheduler/default",
+    "prioritizeVerb": "prioritize",
+    "weight": 1,
+    "nodeCacheCapable": True,
+    "ignorable": True,
+    "httpTimeout": "200ms",
+}
+HTTPS = {"urlPrefix": "https://lw:2020/scheduler/default", "enableHTTPS": True, "tlsConfig": {"caFile": "/ca.crt"}}
+PACKING = use_of({"TargetLoadPacking": {}})
+FILTERING = use_of({"TargetLoadPacking": {}, "HighLoadFilter": {}})
+GONE = "(left out)"
+SERVICE = OwnService({"default": OwnProfile(plugins=PACKING)})
+
+
+def configuration(*extenders: Any, enabled: Any = (), disabled: Any = ({"name": "*"},)) -> str:
+    score = {"enabled": list(enabled), "disabled": list(disabled)}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False},
+            "profiles": [{"schedulerName": "load-watcher", "plugins": {"score": score}}],
+            "extenders": list(extenders),
+        }
+    )
+
+
+def told(changes: Mapping[str, Any], service: OwnService | None = SERVICE) -> list[Result]:
+    extender = {key: value for key, value in {**GOOD, **changes}.items() if value != GONE}
+    return list(judge(configuration(extender), service))
+
+
+def test_a_good_one_is_left_alone() -> None:
+    """As it is shipped, over https, with a filter, with bind from this machine, and that of somebody else."""
+    assert [] == told({})
+    assert [] == told(HTTPS, OwnService({"default": OwnProfile(plugins=PACKING)}, tls=True))
+    assert [] == told({"filterVerb": "filter"}, OwnService({"default": OwnProfile(plugins=FILTERING)}))
+    own = {"urlPrefix": "http://127.0.0.1:2020/scheduler/default", "bindVerb": "bind"}
+    assert [] == told(own, OwnService({"default": OwnProfile(bind=True, plugins=PACKING)}))
+    assert [] == told({"urlPrefix": "http://lw:2020//scheduler//default/"})
+    assert [] == list(judge(configuration(GOOD, {"urlPrefix": "http://a/b", "odd": 1}), SERVICE))
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "words"),
+    [
+        ({"prioritiseVerb": "x"}, "fail", ("unknown field", "did you mean prioritizeVerb?")),
+        ({"urlPrefix": "load-watcher:2020/scheduler/default"}, "fail", ("urlPrefix is no address",)),
+        ({"urlPrefix": "http://[/scheduler/default"}, "fail", ("urlPrefix is no address",)),
+        (
+            {"urlPrefix": "http://a:2020/scheduler/default/prioritize"},
+            "fail",
+            ("nothing of ours at /prioritize", "adds the verb itself"),
+        ),
+        ({"urlPrefix": "http://a:2020/lw/scheduler/default"}, "fail", ("nothing of ours at /lw/scheduler/default",)),
+        ({"urlPrefix": "http://a:2020/scheduler/"}, "fail", ("nothing of ours",)),
+        (
+            {"urlPrefix": "http://a:2020/scheduler/defalt"},
+            "fail",
+            ("no profile [scheduler.defalt]", "404", "did you mean default?"),
+        ),
+        ({"urlPrefix": "https://a:2020/scheduler/default"}, "fail", ("these settings serve http", "http:// in url")),
+        ({"enableHTTPS": True}, "fail", ("asked by http, whatever enableHTTPS",)),
+        ({**HTTPS, "tlsConfig": GONE}, "warn", ("not verified", "caFile")),
+        ({**HTTPS, "tlsConfig": {"insecure": True, "caFile": "/ca"}}, "warn", ("not verified",)),
+        ({"prioritizeVerb": "score"}, "fail", ('prioritizeVerb is "score"', "write prioritizeVerb: prioritize")),
+        ({"preemptVerb": "preempt"}, "fail", ("leave preemptVerb out",)),
+        ({"prioritizeVerb": GONE}, "fail", ("no verb", "never asked")),
+        ({"weight": 0}, "fail", ("its weight is 0, and the scheduler will not start",)),
+        ({"weight": GONE}, "fail", ("its weight is 0",)),
+        ({"managedResources": [{"name": "example.com/x"}]}, "warn", ("leave managedResources out",)),
+        ({"filterVerb": "filter"}, "warn", ("no plug-in of [scheduler.default] filters", "leave filterVerb out")),
+        (
+            {"filterVerb": "filter", "ignorable": False},
+            "warn",
+            ("no pod is scheduled while load-watcher is away", "ignorable: true"),
+        ),
+        ({"nodeCacheCapable": GONE}, "warn", ("the whole of each node", "nodeCacheCapable: true")),
+        ({"httpTimeout": GONE}, "warn", ("waits up to 5 s (there is no httpTimeout)",)),
+        ({"httpTimeout": "0s"}, "warn", ("waits up to 5 s",)),
+        ({"httpTimeout": "1m0.5s"}, "warn", ("waits up to 60.5 s while",)),
+        ({"httpTimeout": "10ms"}, "warn", ("waited for 10 ms",)),
+        ({"httpTimeout": "200"}, "fail", ('"200" is no duration', "200ms")),
+        ({"httpTimeout": 200}, "fail", ('"200" is no duration',)),
+        ({"bindVerb": "bind"}, "fail", ("bind, which is off in [scheduler.default]", "set bind = true")),
+    ],
+    ids=str,
+)
+def test_one_thing_wrong_is_named_with_its_cure(
+    changes: Mapping[str, Any], status: str, words: tuple[str, ...]
+) -> None:
+    """Whatever else follows from it."""
+    found = told(changes)
+    texts = [f"{each.what} cure: {each.cure}" for each in found if each.status == status]
+    assert any(all(word.casefold() in text.casefold() for word in words) for text in texts), found
+    assert all(each.cure for each in found)
+
+
+def test_what_our_settings_say_is_held_against_it() -> None:
+    """A filter that is never asked, a bind that is refused, and https beside http."""
+    (unasked,) = told({}, OwnService({"default": OwnProfile(plugins=FILTERING)}))
+    assert "it has no filterVerb, so that HighLoadFilter of [scheduler.default] rejects no node" in unasked.what
+    (refused,) = told({"bindVerb": "bind"}, OwnService({"default": OwnProfile(bind=True, plugins=PACKING)}))
+    assert "from another machine without a certificate" in refused.what
+    (plain,) = told({}, OwnService({"default": OwnProfile(plugins=PACKING)}, tls=True))
+    assert "these settings serve https (server.tls_cert)" in plain.what
+
+
+def test_plug_ins_of_somebody_else_may_filter() -> None:
+    """So nothing is said of filterVerb."""
+    others = OwnService({"default": OwnProfile(plugins=use_of({"TargetLoadPacking": {}, "AcmeFilter": {}}))})
+    assert [] == told({"filterVerb": "filter"}, others)
+    assert [] == told({"filterVerb": "filter"}, OwnService({"default": OwnProfile()}))
+
+
+@pytest.mark.parametrize(("filters", "expected"), [(True, []), (False, ["warn"])])
+def test_limits_are_filtered_by_where_that_is_on(filters: bool, expected: list[str]) -> None:
+    """NodeResourceLimits scores, and filters only on demand."""
+    use = use_of({"NodeResourceLimits": {"filter": filters}})
+    found = told({"filterVerb": "filter"}, OwnService({"default": OwnProfile(plugins=use)}))
+    assert expected == [each.status for each in found]
+
+
+def test_only_one_extender_can_bind() -> None:
+    found = list(judge(configuration({**GOOD, "bindVerb": "bind"}, {"urlPrefix": "http://b", "bindVerb": "b"}), None))
+    assert any("2 extenders have a bindVerb" in each.what for each in found)
+
+
+def test_plug_ins_that_score_by_requests_have_as_much_to_say() -> None:
+    """Unless the extender has a higher weight, which is another way."""
+    (found,) = judge(configuration(GOOD, disabled=[{"name": "NodeResourcesFit"}]), SERVICE)
+    assert found.status is Status.WARN
+    assert "NodeResourcesBalancedAllocation scores by requests, against our extender" in found.what
+    assert [] == list(judge(configuration({**GOOD, "weight": 5}, disabled=[]), SERVICE))
+
+
+@pytest.mark.parametrize("key", [*GOOD, "tlsConfig", "filterVerb", "bindVerb", "enableHTTPS"])
+def test_whatever_stands_anywhere_it_is_judged(key: str) -> None:
+    """And whatever is said has a cure."""
+    for odd in ODD:
+        assert all(each.cure for each in told({key: odd})), (key, odd)
+    assert all(each.cure for odd in ODD for each in judge(configuration(odd), SERVICE))
+
+
+def test_a_password_in_the_address_is_not_shown() -> None:
+    found = told({"urlPrefix": "http://user:s3cret@lw:2020/scheduler/nobody", "weight": 0})
+    assert found
+    assert "s3cret" not in str(found)
+
+
+def page(*durations: float) -> str:
+    """What a running service tells of these requests."""
+    timings = Timings(
+        DURATIONS.removeprefix("load_watcher_").removesuffix("_bucket"), "…", ("profile", "verb"), (0.1, 0.2)
+    )
+    for seconds in durations:
+        timings.observe(seconds, "default", "prioritize")
+    timings.observe(9.0, "default", "filter")
+    telemetry = Telemetry(version="1")
+    telemetry.add(timings)
+    return telemetry.exposition().decode()
+
+
+@pytest.mark.parametrize(
+    ("durations", "expected"),
+    [
+        ([0.05] * 98 + [0.3] * 2, 0.2),
+        ([0.05] * 99 + [0.3], 0.0),
+        ([0.15] * 100, 0.1),
+        ([0.3] * 99, 0.0),
+    ],
+    ids=["two of a hundred", "one of a hundred", "all", "too few"],
+)
+def test_what_a_running_service_takes_is_read_from_its_metrics(durations: list[float], expected: float) -> None:
+    """By verb; a hundred requests are needed to say anything of one in a hundred."""
+    assert {"default": expected} == slow_answers(page(*durations))
+
+
+def test_a_timeout_that_requests_exceed_is_named() -> None:
+    """By profile."""
+    slow = OwnService({"default": OwnProfile(plugins=PACKING)}, slow={"default": 0.2, "other": 5.0})
+    (found,) = told({}, slow)
+    assert "it is waited for 200 ms, and more than one request in a hundred takes longer" in found.what
+    assert "more than 200 ms" in found.cure
+    assert [] == told({"httpTimeout": "250ms"}, slow)
+
+
+def test_the_check_asks_the_running_service_for_it(tmp_path: Path) -> None:
+    """Whose page another check has left, beside the settings."""
+    (tmp_path / "k.yaml").write_text(configuration(GOOD))
+    (tmp_path / "s.toml").write_text('[scheduler.default]\nplugins = [ { name = "TargetLoadPacking" } ]\n')
+    settings = load(flags={}, environ={}, cwd=tmp_path, file=tmp_path / "s.toml")
+    files = [tmp_path / "k.yaml"]
+    examination = Examination(lambda: settings, environ={}, cwd=tmp_path, scheduler_files=files)
+    examination.leave(settings)
+    (well,) = asyncio.run(scheduler(examination))
+    assert "k.yaml: its profiles use this service" in well.what
+    examination.leave(Exposition(page(*[0.3] * 100)))
+    (slow,) = asyncio.run(scheduler(examination))
+    assert "k.yaml: extender" in slow.what
+    assert "more than one request in a hundred takes longer" in slow.what

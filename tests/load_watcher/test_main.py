@@ -1,0 +1,246 @@
+"""The command line: what it prints, how it ends, and that it is quick to say so."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import watcher
+from load_watcher import main
+from tests.waiting import wait_for
+from watcher.platform.settings.tables import KEYS
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run the command in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments, **more: CliRunner().invoke(main.main, arguments, prog_name="load-watcher", **more)
+
+
+def test_version(run):
+    """--version says the name and the version."""
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"load-watcher {watcher.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "serve",
+        "demo",
+        "doctor",
+        "compare",
+        "simulate",
+        "config check",
+        "config show",
+        "db upgrade",
+        "db current",
+        "db vacuum",
+        "db copy",
+        "record",
+        "score",
+        "why",
+        "shadow",
+        "agent",
+        "agent restore",
+        "qrm",
+    ],
+)
+def test_every_command_explains_itself(run, command):
+    """--help of each command gives its use and one sentence at least."""
+    result = run(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert f"Usage: load-watcher {command}" in result.stdout
+    group, _, name = command.rpartition(" ")
+    assert name in run(*group.split(), "--help").stdout
+
+
+def test_serve_has_the_flags_that_the_settings_name(run):
+    """An origin like "flag --port" names an option that exists, and each sets its own key."""
+    named = {key.setting.flag: name for name, key in KEYS.items() if key.setting.flag}
+    values = {
+        "server.host": "::1",
+        "server.port": "7",
+        "provider.name": "prometheus",
+        "provider.address": "http://p:1",
+        "provider.trace": __file__,
+        "provider.speed": "24",
+        "refresh.interval": "40s",
+        "store.url": "sqlite:///x.db",
+        "log.level": "error",
+        "log.format": "json",
+    }
+    assert set(named.values()) == set(values)
+    flags = [text for flag, key in named.items() for text in (flag, values[key])]
+    result = run("config", "show", *flags)
+    assert result.exit_code == 0, result.output
+    for flag in named:
+        assert re.search(rf"^\w+ = .* # from flag {flag}$", result.stdout, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--set", "refresh.max_staleness=2m"], 'max_staleness = "2m" # from flag --set refresh.max_staleness'),
+        (["--set", "provider.headers=A=b"], 'headers = { "A" = "<hidden>" } # from flag --set provider.headers'),
+        (["--set", "server.port=1", "--set", "server.port=2"], "port = 2 # from flag --port"),
+        (["--set", "server.port=1", "--port", "3"], "port = 3 # from flag --port"),
+        (["-v"], 'level = "debug" # from flag --log-level'),
+        (["-v", "--log-level", "error"], 'level = "error" # from flag --log-level'),
+    ],
+)
+def test_config_show_prints_what_is_in_effect(run, arguments, line):
+    """config show takes the flags of serve and says what comes of them."""
+    result = run("config", "show", *arguments)
+    assert result.exit_code == 0, result.output
+    assert line in {" ".join(each.split()) for each in result.stdout.splitlines()}
+
+
+def test_config_show_reads_the_environment(run):
+    """The process's own environment counts."""
+    result = run("config", "show", env={"LOAD_WATCHER_SERVER_PORT": "77"})
+    assert "# from environment LOAD_WATCHER_SERVER_PORT" in result.stdout
+
+
+@pytest.mark.parametrize("bad", ["refresh.interval", "=5", ""])
+def test_set_needs_a_key_and_a_value(run, bad):
+    """What is no assignment is refused without repeating it."""
+    result = run("serve", "--set", bad)
+    assert result.exit_code == 2
+    assert "section.key=value" in result.stderr
+
+
+def test_config_check_accepts_a_good_file(run, tmp_path):
+    """A good file is ok, with what it says for the agent and the QoS Resource Manager."""
+    (tmp_path / "x.toml").write_text("[server]\nport = 1\n[agent]\nport = 2\n[qrm]\nport = 3")
+    result = run("config", "check", "x.toml")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "ok\n", "")
+
+
+@pytest.mark.parametrize("section", ["agent", "qrm"])
+def test_config_check_reads_the_tables_of_all_packages(run, tmp_path, section):
+    (tmp_path / "x.toml").write_text(f"[{section}]\nhosst = 2")
+    result = run("config", "check", "x.toml")
+    assert result.exit_code == 2
+    assert f"did you mean {section}.host?" in result.stderr
+
+
+def test_config_check_holds_plug_ins_against_the_windows(run, tmp_path):
+    """A percentile over a window that is not kept would never be there."""
+    args = '{ aggregated = { scoreAggregationType = "p95", scoreAggregatedDuration = "30m" } }'
+    profile = f'[scheduler.default]\nplugins = [ {{ name = "LoadAwareScheduling", args = {args} }} ]\n'
+    (tmp_path / "x.toml").write_text(profile)
+    result = run("config", "check", "x.toml")
+    assert result.exit_code == 2
+    assert "scheduler.default.plugins[0].args.aggregated.scoreAggregatedDuration" in result.stderr
+    assert "'30m' is not served; there are 5m, 10m, 15m" in result.stderr
+    (tmp_path / "x.toml").write_text(f'[refresh]\nwindows = ["5m", "30m"]\n{profile}')
+    assert run("config", "check", "x.toml").exit_code == 0
+
+
+BAD_FILE = '[server]\nport = -1\nprot = 1\n[provider]\nname = "prometheus"\ntoken = ["s3cret"]'
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["config", "check"], ["config", "show", "--config"], ["serve", "--config"], ["db", "upgrade", "--config"]],
+)
+def test_bad_settings_end_every_command_with_all_problems(run, tmp_path, command):
+    """Exit 2, every problem with key and cure on standard error, nothing done."""
+    (tmp_path / "x.toml").write_text(BAD_FILE)
+    result = run(*command, "x.toml")
+    assert (result.exit_code, result.stdout) == (2, "")
+    for text in ("server.port: must be a whole number", "server.prot: is no setting", "did you mean server.port?"):
+        assert text in result.stderr
+    assert "provider.token: must be text" in result.stderr
+    assert result.stderr.count("cure:") >= 3
+    assert "s3cret" not in result.stderr
+    assert os.listdir(tmp_path) == ["x.toml"]
+
+
+def test_a_missing_file_is_a_problem(run):
+    """config check of a file that is not there says so."""
+    result = run("config", "check", "nowhere.toml")
+    assert result.exit_code == 2
+    assert "nowhere.toml cannot be read: No such file or directory" in result.stderr
+
+
+def test_the_database_can_be_made_looked_at_and_vacuumed(run, tmp_path):
+    """db upgrade makes the database that the settings name, current and vacuum then know it."""
+    url = ["--store-url", f"sqlite:///{tmp_path}/x.db"]
+    assert "does not exist yet" in run("db", "current", *url).stdout
+    assert run("db", "upgrade", *url).exit_code == 0
+    assert (tmp_path / "x.db").exists()
+    for command in ("current", "vacuum"):
+        result = run("db", command, *url)
+        assert result.exit_code == 0, result.output
+        assert "x.db" in result.stdout
+
+
+def test_the_database_needs_no_source(run):
+    """An init container that only upgrades the database need not know the source of samples."""
+    result = run("db", "current", env={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    assert result.exit_code == 0, result.output
+
+
+def test_a_database_that_cannot_be_used_ends_with_the_cure(run, tmp_path):
+    """Trouble with the database is a message on standard error and exit 1, no traceback."""
+    (tmp_path / "x.db").write_bytes(b"no database at all, but long enough to look like something" * 100)
+    result = run("db", "upgrade", "--store-url", "sqlite:///x.db")
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert result.stderr.startswith("load-watcher: ")
+
+
+def _python(*arguments, cwd):
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_the_exit_code_reaches_the_shell(tmp_path):
+    """A real process ends with 2 for a bad file and 0 for a good one."""
+    (tmp_path / "bad.toml").write_text(BAD_FILE)
+    (tmp_path / "good.toml").write_text("[server]\nport = 0")
+    bad = _python("-m", "load_watcher", "config", "check", "bad.toml", cwd=tmp_path)
+    good = _python("-m", "load_watcher", "config", "check", "good.toml", cwd=tmp_path)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert "server.prot" in bad.stderr
+    assert (good.returncode, good.stdout, good.stderr) == (0, "ok\n", "")
+
+
+def test_nothing_heavy_is_loaded_before_a_command_runs(tmp_path):
+    """--help and mistyped commands answer at once, because numbers, database and server are not yet there."""
+    heavy = "numpy msgspec sqlalchemy alembic aiohttp requests rich psutil apscheduler prometheus_client"
+    program = f"import sys, load_watcher.main; print(*sorted(set(sys.modules) & set({heavy.split()})))"
+    assert _python("-c", program, cwd=tmp_path).stdout == "\n"
+
+
+def test_serve_tells_its_source_and_renews_its_log(run_service):
+    """The log has the provider with the reason; after SIGHUP it looks as the file says now, and after a SIGHUP with a
+    bad file as before."""
+    service = run_service(config="[agent]\nport = 1\n")
+    assert "provider host: provider.name is not set, and this is no cluster" in service.log()
+
+    def renewed(config):
+        service.config_file.write_text(config)
+        before = len(service.log())
+        os.kill(service.pid, signal.SIGHUP)
+        wait_for(lambda: re.search(r"reloaded.*\n", service.log()[before:]), what="the reload to be logged")
+        (line,) = [line for line in service.log()[before:].splitlines() if "reloaded" in line]
+        return json.loads(line)
+
+    assert renewed('[log]\nformat = "json"\n')["level"] == "info"
+    assert "log.format: must be" in renewed('[log]\nformat = "yaml"\n')["message"]

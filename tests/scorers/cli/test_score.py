@@ -1,0 +1,285 @@
+"""`load-watcher score POD.yaml` against a running extender, and the manifests that it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from load_watcher.main import main
+from scorers.cli.score import MOST_SHOWN, as_tables, by_plugins, number
+from scorers.extender.handlers import Extender
+from scorers.extender.manifest import WHERE, read_pod
+from scorers.profiles.profiles import PluginSettings, ProfileSettings
+from scorers.profiles.ranking import Profile
+from tests.fakes.service import Live, Protection
+from tests.scorers.simulated_cluster import NOW, load, node, table
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: c
+    resources: {limits: {cpu: "1"}}
+"""
+NOBODY: dict[str, Any] = {"key": "web", "requests": {}, "limits": {}}
+
+
+def running(protection: Protection | None = None) -> Live:
+    nodes = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in ("a", "b")]
+    cluster = table(nodes, loads=load({"a": {("CPU", "AVG"): 15.0}, "b": {("CPU", "AVG"): 95.0}}))
+    plugins = (
+        PluginSettings("TargetLoadPacking", 1, {}, ("score",)),
+        PluginSettings("HighLoadFilter", 1, {}, ("filter",)),
+    )
+    profile = Profile(ProfileSettings("default", plugins), cluster)
+    return Live(routes=Extender(cluster, {"default": profile}, now=lambda: NOW + 7).routes(), protection=protection)
+
+
+@pytest.fixture
+def live() -> Iterator[Live]:
+    with running() as served:
+        yield served
+
+
+def score(live: Live, *arguments: str, manifest: str = POD) -> Result:
+    command = ["score", "-", "--url", f"http://127.0.0.1:{live.port}", *arguments]
+    return CliRunner().invoke(main, command, input=manifest, prog_name="load-watcher", env={"COLUMNS": "200"})
+
+
+def test_nodes_are_ranked_as_a_table(live: Live) -> None:
+    """Best first, with how old its load is, and why it got its score or is rejected."""
+    result = score(live)
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines == [
+        "default/web: requests cpu 1000m; limits cpu 1000m",
+        "load from Test, 7 s old",
+        "node score age why",
+        "a 100.0 7 s cpu would be at 40.0 %, 0.0 below the target: 100",
+        "b rejected 7 s node(s) cpu load with the pod is above the threshold",
+    ]
+
+
+def test_where_no_terminal_is_a_node_is_a_line(live: Live) -> None:
+    """However narrow somebody's terminal is: grep finds the node with its score and its reason."""
+    command = ["score", "-", "--url", f"http://127.0.0.1:{live.port}"]
+    found = CliRunner().invoke(main, command, input=POD, prog_name="load-watcher", env={"COLUMNS": "40"})
+    (line,) = [line for line in found.stdout.splitlines() if line.startswith("b ")]
+    assert line.rstrip().endswith("node(s) cpu load with the pod is above the threshold")
+
+
+def test_a_ranking_may_be_by_some_of_the_plug_ins(live: Live) -> None:
+    """As if the profile had no others: nobody rejects, or nobody scores."""
+
+    def ranked(*arguments: str) -> list[tuple[str, float, bool, list[str]]]:
+        result = score(live, *arguments, "-o", "json")
+        assert result.exit_code == 0, result.output
+        named = (
+            (each["name"], each["score"], each["passes"], [one["name"] for one in each["plugins"]])
+            for each in json.loads(result.stdout)["nodes"]
+        )
+        return list(named)
+
+    packing, filtering = ["TargetLoadPacking"], ["HighLoadFilter"]
+    assert ranked("--plugin", *packing) == [("a", 100.0, True, packing), ("b", 0.0, True, packing)]
+    assert ranked("--plugin", *filtering) == [("a", 0.0, True, filtering), ("b", 0.0, False, filtering)]
+    assert ranked("--plugin", *packing, "--plugin", *filtering) == ranked()
+
+
+def test_scores_of_some_plug_ins_are_added_up_by_weight() -> None:
+    """As the profile does; what is no number counts as 0, and the best is first again."""
+
+    def of(name: str, *given: float | None) -> dict[str, Any]:
+        parts = [
+            {"name": each, "point": "score", "weight": weight, "score": one}
+            for each, weight, one in zip(("A", "B", "C"), (3, 1, 5), given, strict=True)
+        ]
+        return {"name": name, "score": 1.0, "passes": True, "plugins": parts}
+
+    document = {"profile": "default", "nodes": [of("a", 20.0, 60.0, 100.0), of("b", 80.0, None, 0.0)]}
+    told = by_plugins(document, ["A", "B"])["nodes"]
+    assert [(each["name"], each["score"]) for each in told] == [("b", 60.0), ("a", 30.0)]
+
+
+def test_each_of_several_plug_ins_has_a_line_of_its_own() -> None:
+    """With the score that it gave, in the order of the profile; narrow terminals leave names of nodes whole."""
+
+    def part(name: str, given: float | None) -> dict[str, Any]:
+        return {"name": name, "point": "score", "score": given, "reason": f"because of {name}"}
+
+    parts = [part("Packs", 40.0), part("Spreads", None)]
+    node = {"name": "a-node-with-a-long-name", "score": 20.0, "passes": True, "sampled": None, "plugins": parts}
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(
+            *as_tables({"pod": NOBODY, "load": None, "time": NOW, "nodes": [node]}, explained=False), sep="\n"
+        )
+    lines = [" ".join(each.split()) for each in captured.get().splitlines()]
+    assert lines == [
+        "web: it requests nothing, and has no limits",
+        "there is no load to go by",
+        "node score age why",
+        "a-node-with-a-long-name 20.0 - Packs 40: because of Packs",
+        "Spreads not known: because of Spreads",
+    ]
+
+
+def test_bytes_are_told_to_the_last_one() -> None:
+    """And what is not whole to six digits."""
+    assert [number(each) for each in (34359738368.0, 16.0, 2 / 3, None)] == [
+        "34359738368",
+        "16",
+        "0.666667",
+        "not known",
+    ]
+
+
+def test_a_long_ranking_ends_where_nobody_reads_on() -> None:
+    """The best of them; the others are counted."""
+    names = [f"n{number:02}" for number in range(MOST_SHOWN + 2)]
+    told: list[Any] = [{"name": name, "score": 1.0, "passes": True, "sampled": None, "plugins": []} for name in names]
+    lines = list(
+        as_tables(
+            {"pod": NOBODY, "load": None, "time": NOW, "nodes": told},
+            explained=True,
+        )
+    )
+    assert "and 2 more nodes; --node NODE or -o json shows them" in lines
+    assert f"\n[bold]{names[MOST_SHOWN - 1]}[/]" in lines
+    assert f"\n[bold]{names[MOST_SHOWN]}[/]" not in lines
+
+
+def test_every_number_is_explained(live: Live) -> None:
+    """--explain."""
+    result = score(live, "--explain", "--node", "a", "--node", "nobody")
+    assert "not known to the scorers: nobody" in result.stdout
+    assert "TargetLoadPacking: cpu would be at 40.0 %, 0.0 below the target: 100" in result.stdout
+    assert "instance:node_cpu:ratio: AVG 15 over 15m; newest sample 7 s old" in result.stdout
+    assert "cpu load %: 15" in result.stdout
+    assert "podDemand: cpu 1000" in result.stdout
+    assert "failOpen: yes" in result.stdout
+    assert "\nb" not in result.stdout
+
+
+def test_programs_get_json(live: Live) -> None:
+    told = json.loads(score(live, "-o", "json").stdout)
+    assert [each["name"] for each in told["nodes"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "manifest", "said"),
+    [
+        (("--profile", "other"), POD, "profiles are: default"),
+        (("--plugin", "Peaks"), POD, "it has HighLoadFilter, TargetLoadPacking"),
+        (("--node", "n99", "--node", "n98"), POD, "no such node is known: n98, n99"),
+        (("--url", "http://127.0.0.1:1"), POD, "is load-watcher running there"),
+        ((), "kind: Service", "there is no pod in it: Service"),
+        ((), "kindd: Pod", "there is no pod in it: something without a kind"),
+        ((), "- kind: Pod", "there is no pod in it: a list"),
+        ((), "web", "there is no pod in it: 'web'"),
+        ((), "", "there is nothing in it"),
+        ((), "a: [1", "it is no YAML"),
+        ((), "kind: Pod", "the Pod has no spec"),
+        ((), "kind: Deployment\nspec: {}", "the Deployment has no spec.template.spec"),
+        ((), POD.replace('"1"', "much"), "cpu: 'much' is no Kubernetes quantity"),
+        ((), POD.replace("{name: web}", "web"), "metadata of the Pod is no mapping: 'web'"),
+        ((), POD.replace('{cpu: "1"}', "lots"), "limits of the resources is no mapping: 'lots'"),
+        ((), "kind: [Pod]\nspec: {}", "there is no pod in it: ['Pod']"),
+        ((), "kind: Pod\nspec: {true: 1}", "it is no YAML of Kubernetes"),
+        ((), "a: &a [*a]\nkind: Pod\nspec: {}", "it is no YAML of Kubernetes"),
+    ],
+)
+def test_what_is_wrong_is_said(live: Live, arguments: tuple[str, ...], manifest: str, said: str) -> None:
+    """Exit 2."""
+    result = score(live, *arguments, manifest=manifest)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_service_without_plug_ins_says_what_it_lacks() -> None:
+    """As `make serve` begins one."""
+    with Live() as bare:
+        for command in (["score", "-"], ["why", "shop/web"], ["shadow"]):
+            asked = [*command, "--url", f"http://127.0.0.1:{bare.port}"]
+            result = CliRunner().invoke(main, asked, input=POD, prog_name="load-watcher")
+            assert result.exit_code == 2
+            assert "it takes [scheduler.NAME] in the settings of that service" in result.stderr
+
+
+def test_a_token_is_sent_where_one_is_needed(tmp_path: Any) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    with running(Protection(token="s3cret")) as served:
+        assert "a bearer token is needed" in score(served).stderr
+        assert score(served, "--token-file", str(tmp_path / "token")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "is a directory"),
+        (b"\xff\xfe", "cannot be read: it is no text"),
+        (b" \n", "must hold one line, the token"),
+        (b"s3cret\nX-Other: 1", "must hold one line, the token"),
+    ],
+    ids=["a directory", "bytes", "blank", "two lines"],
+)
+def test_what_is_no_token_is_told(tmp_path: Any, live: Live, content: bytes | None, said: str) -> None:
+    """As a slip in the command line, without what is in the file."""
+    file = tmp_path / "token"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    result = score(live, "--token-file", str(file))
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "s3cret" not in result.stderr
+
+
+@pytest.mark.parametrize("kind", WHERE)
+def test_the_pod_of_whatever_makes_pods(kind: str) -> None:
+    """Requests default to limits, as the API server has it."""
+    container = {"name": "c", "resources": {"limits": {"cpu": "1"}}}
+    document: Any = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
+    for key in reversed(WHERE[kind]):
+        document = {key: document}
+    found = read_pod(json.dumps({"apiVersion": "v1", "kind": kind, **document}))
+    assert found["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1"}
+    assert found["metadata"]["name"] == "pod"
+    assert read_pod(f"kind: ConfigMap\n---\n{POD}")["metadata"]["name"] == "web"
+
+
+@pytest.mark.parametrize("kind", sorted(set(WHERE) - {"Pod"}))
+def test_a_pod_belongs_to_what_makes_it(kind: str) -> None:
+    """In its namespace, and with its name as owner: pods of a DaemonSet pass where others do not."""
+    document: Any = {"metadata": {"name": "of-the-template"}, "spec": {"containers": []}}
+    for key in reversed(WHERE[kind]):
+        document = {key: document}
+    found = read_pod(json.dumps({"kind": kind, "metadata": {"name": "web", "namespace": "shop"}, **document}))
+    owners = [{"kind": kind, "name": "web", "controller": True}]
+    assert found["metadata"] == {"name": "of-the-template", "namespace": "shop", "ownerReferences": owners}
+
+
+def test_what_kubectl_gets_is_taken_as_it_is() -> None:
+    """A List where there are several, with nulls where nothing is."""
+    template = "{metadata: {creationTimestamp: null, labels: null}, spec: {containers: [{name: c, resources: null}]}}"
+    listed = f"kind: List\nitems:\n- {{kind: Service}}\n- {{kind: Job, spec: {{template: {template}}}}}"
+    found = read_pod(listed)
+    assert found["spec"] == {"containers": [{"name": "c"}]}
+    assert set(found["metadata"]) == {"name", "namespace", "ownerReferences"}
+
+
+@pytest.mark.parametrize(("of_container", "expected"), [({}, {"cpu": "2"}), ({"cpu": "1"}, {})])
+def test_the_request_of_a_pod_as_a_whole_is_its_limit_where_no_container_asks(of_container: Any, expected: Any) -> None:
+    """KEP-2837."""
+    containers = [{"name": "c", "resources": {"requests": of_container}}]
+    spec = {"resources": {"limits": {"cpu": "2"}}, "containers": containers}
+    found = read_pod(json.dumps({"kind": "Pod", "spec": spec}))
+    assert found["spec"]["resources"]["requests"] == expected

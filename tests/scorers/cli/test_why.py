@@ -1,0 +1,161 @@
+"""`load-watcher why NAMESPACE/POD` against a running extender that remembers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from load_watcher.main import main
+from scorers.cli.score import moment_asked
+from scorers.cli.why import duration
+from tests.fakes.service import Protection
+from tests.scorers.decisions.test_log import NAMES, Served
+from tests.scorers.simulated_cluster import NOW
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """A pod that was asked about twice and went to our 14th, and one that waits."""
+    made = Served()
+    with made.live:
+        made.place(*NAMES)
+        made.place(*NAMES, after=60)
+        made.event(node="n01")
+        made.clock.now = NOW + 600
+        yield made
+
+
+def why(served: Served, *arguments: str) -> Result:
+    command = ["why", *arguments, "--url", f"http://127.0.0.1:{served.live.port}"]
+    return CliRunner().invoke(main, command, prog_name="load-watcher", env={"COLUMNS": "250"})
+
+
+def test_a_decision_is_told_as_people_read_it(served: Served) -> None:
+    """When, about what, by which load, whom the filter rejected, the ranking with sentences, and what became of it."""
+    result = why(served, "default/web")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[:3] == [
+        "default/web, decided 2023-11-14T22:14:20Z, 9 min ago, by the profile p",
+        "requests cpu 100m",
+        "load from Test, over 15m, 72 s old then",
+    ]
+    reason = "node(s) cpu load with the pod is above the threshold"
+    assert f"  HighLoadFilter rejected 1: {reason} (n00)" in lines
+    assert "ranking of 14 nodes, of which these are told" in lines
+    told = [line.split() for line in lines if line.split()[:1] and line.split()[0].endswith(".")]
+    assert [f"{rank}." for rank in (*range(1, 11), 14)] == [row[0] for row in told]
+    best, last = told[0], told[-1]
+    assert ["n08", "92.8", "9", "72", "s"] == best[1:6]
+    assert "TargetLoadPacking 98: cpu would be at 47.8 %, 2.2 below the target: 98" == " ".join(best[6:])
+    (of_the_other,) = [lines[i + 1].split() for i, line in enumerate(lines) if "n08" in line and "TargetLoad" in line]
+    assert of_the_other[:2] == ["LoadVariationRiskBalancing", "77:"]
+    assert any(line.startswith("by TargetLoadPacking × 3, LoadVariationRiskBalancing") for line in lines)
+    assert "n01" == last[1]
+    assert "until it was bound, the pod was counted on n08" in lines
+    assert any(line.startswith("bound to n01 0.5 s later: our 14th of 14 (score") for line in lines)
+    assert "  2023-11-14T22:13:20Z  asked again" in lines
+    assert "podDemand" not in result.stdout
+
+
+def test_every_number_is_explained(served: Served) -> None:
+    """--explain; of the node that it went to as well."""
+    result = why(served, "web", "--explain", "--others", "0")
+    assert result.stdout.count("    podDemand: cpu 150") == 11
+    assert "    cpu load %: 86" in result.stdout
+    assert "other decisions" not in result.stdout
+
+
+@pytest.mark.parametrize("at", ["2023-11-14T22:13:20Z", str(int(NOW)), "9.5m", "9 min 30 s ago"])
+def test_the_decision_of_a_moment_is_told(served: Served, at: str) -> None:
+    """As why prints it, unix seconds, or how long ago."""
+    result = why(served, "web", "--at", at)
+    assert result.exit_code == 0, result.output
+    assert "decided 2023-11-14T22:13:20Z, 10 min ago" in result.stdout
+    assert "not bound by this: kube-scheduler asked about it again 60.0 s later" in result.stdout
+    assert "  2023-11-14T22:14:20Z  bound to n01" in result.stdout
+
+
+def test_programs_get_json(served: Served) -> None:
+    document = json.loads(why(served, "web", "-o", "json").stdout)
+    assert document["decision"]["outcome"]["node"] == "n01"
+
+
+def test_what_is_odd_is_told(served: Served) -> None:
+    """No load, nodes that are not known, a filter that nobody passes."""
+    served.post("filter", {**_asking("n00"), "NodeNames": ["n00", "x", "y"]})
+    served.table.set_load(None, now=NOW)
+    served.post("prioritize", {**_asking("n00"), "NodeNames": ["n01", "x", "y"]})
+    said = why(served, "odd").stdout
+    assert "filter: 3 of 3 nodes passed, 2 of them not known here" in said
+    assert "ranking of 1 nodes, 2 of them not known here" in said
+    assert "TargetLoadPacking went by allocation, for want of load" in said
+    assert "it requests nothing" not in said
+
+
+def _asking(name: str) -> dict[str, object]:
+    container = {"name": "c", "resources": {"requests": {"memory": "1Gi", "nvidia.com/gpu": "2"}}}
+    return {"Pod": {"metadata": {"name": "odd", "uid": "odd"}, "spec": {"containers": [container]}}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("nobody",),
+            "no decision about the pod 'default/nobody' is known\n  2 decisions are, of the last 24 h; another",
+        ),
+        (("web", "--at", "soon"), "at='soon' is not a time\n  give unix seconds, a date like"),
+        (("web", "--at", "1h ago"), "from then or before\n  the first about it is of 2023-11-14T22:13:20Z"),
+        (("a/b/c",), "'a/b/c' is no pod\n  ?pod=NAMESPACE/NAME"),
+        (("web", "--url", "http://127.0.0.1:1"), "is load-watcher running there"),
+    ],
+)
+def test_what_cannot_be_told_is_said(served: Served, arguments: tuple[str, ...], said: str) -> None:
+    """Exit 2, with what can be done."""
+    command = ["why", "--url", f"http://127.0.0.1:{served.live.port}", *arguments]
+    result = CliRunner().invoke(main, command, prog_name="load-watcher")
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_token_is_sent_where_one_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    made = Served(protection=Protection(token="s3cret"))
+    with made.live:
+        made.place(*NAMES)
+        assert "a bearer token is needed" in why(made, "web").stderr
+        assert why(made, "web", "--token-file", str(tmp_path / "token")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ("10m", "-600.000s"),
+        ("-10m", "-600.000s"),
+        (" 10m ago ", "-600.000s"),
+        ("5 minutes ago", "-300.000s"),
+        ("1 Hour", "-3600.000s"),
+        ("1h30m", "-5400.000s"),
+        ("1 day 2 hours 3 min 4.5 sec ago", "-93784.500s"),
+        ("2w", "-1209600.000s"),
+        ("1700000000", "1700000000"),
+        ("2023-11-14", "2023-11-14"),
+        ("now", "now"),
+        ("10 ago", "10 ago"),
+        ("5mm", "5mm"),
+        ("ago", "ago"),
+    ],
+)
+def test_how_long_ago_is_said_as_people_do(said: str, asked: str) -> None:
+    """What is none of these, the service reads or refuses."""
+    assert asked == moment_asked(said)
+
+
+def test_durations_are_short() -> None:
+    told = {0.4: "0 s", 119: "119 s", 120: "2 min", 7199: "120 min", 7200: "2 h", 86400: "24 h", 200_000: "2.31 d"}
+    assert told == {seconds: duration(seconds) for seconds in told}

@@ -1,0 +1,107 @@
+"""The nodes and pods that the scorers know, for `load-watcher record`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from scorers.cluster.pages import AT_ONCE, ClusterAnswers
+from scorers.cluster.table import Table
+from tests.fakes.service import Live, Protection
+from tests.scorers.simulated_cluster import NOW, node, pod, stamp, table
+from watcher.core.pods.observed import SeenCluster, SeenNode, SeenPod
+
+GIB = 2**30
+
+
+class Served:
+    def __init__(self, of: Table, *, protection: Protection | None = None) -> None:
+        self.is_whole = True
+        answers = ClusterAnswers(of, now=lambda: NOW, is_whole=lambda: self.is_whole)
+        self.live = Live(routes=answers.routes(), protection=protection)
+
+    def ask(self) -> SeenCluster:
+        answer = self.live.ask("/scheduler/cluster")
+        assert answer.status == 200, answer.body
+        return msgspec.json.decode(answer.body, type=SeenCluster)
+
+
+def a_cluster() -> Table:
+    web = pod(
+        "web",
+        node="b",
+        containers=[{"requests": {"cpu": "1500m", "memory": "1Gi"}, "limits": {"cpu": "2"}}],
+        scheduled=NOW - 30,
+        metadata={
+            "creationTimestamp": stamp(NOW - 40),
+            "ownerReferences": [
+                {"kind": "Node", "name": "other"},
+                {"kind": "ReplicaSet", "name": "web-1", "controller": True},
+            ],
+        },
+        priority=7,
+    )
+    waiting, gone = pod("waiting"), pod("gone", node="nowhere", scheduled=NOW - 5)
+    made = table(
+        [
+            node("b", {"cpu": "4", "memory": "8Gi", "pods": "20"}, {"cpu": "3900m", "memory": "7Gi", "pods": "19"}),
+            node("a", {"cpu": "2", "memory": "4Gi"}),
+            node("odd", {"cpu": "0"}),
+        ],
+        [web, waiting, gone, pod("plain", node="a")],
+    )
+    made.reserve(pod("reserved"), "a", now=NOW, until=NOW + 5)
+    return made
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    made = Served(a_cluster())
+    with made.live:
+        yield made
+
+
+def test_nodes_and_pods_are_told_as_a_trace_has_them(served: Served) -> None:
+    """Pods that are bound, not those that wait or are only reserved; nodes that have something."""
+    seen = served.ask()
+    assert NOW == seen.time
+    assert [
+        SeenNode("a", 2.0, 4 * GIB, 2.0, 4 * GIB, None),
+        SeenNode("b", 4.0, 8 * GIB, 3.9, 7 * GIB, 19),
+    ] == seen.nodes
+    web = SeenPod(
+        *("web", "default", "web", "b"),
+        bound=NOW - 30,
+        created=NOW - 40,
+        cores=1.5,
+        bytes=GIB,
+        cores_limit=2.0,
+        priority=7,
+        owner="ReplicaSet/web-1",
+    )
+    assert [SeenPod("gone", "default", "gone", "nowhere", NOW - 5)] == [
+        each for each in seen.pods if each.uid == "gone"
+    ]
+    assert [SeenPod("plain", "default", "plain", "a", NOW), web] == [each for each in seen.pods if each.uid != "gone"]
+
+
+def test_many_pods_are_told_whole() -> None:
+    many = 2 * AT_ONCE + 1
+    made = Served(table([node("a", {"cpu": "2", "memory": "4Gi"})], [pod(f"p{i}", node="a") for i in range(many)]))
+    with made.live:
+        assert many == len(made.ask().pods)
+
+
+def test_before_all_is_known_nothing_is_told(served: Served) -> None:
+    """Lest whoever records it takes the others for gone."""
+    served.is_whole = False
+    answer = served.live.ask("/scheduler/cluster")
+    assert (503, "not_ready") == (answer.status, answer.error["code"])
+
+
+def test_it_needs_the_token_that_is_set() -> None:
+    made = Served(table([]), protection=Protection(token="secret"))
+    with made.live:
+        assert 401 == made.live.ask("/scheduler/cluster").status

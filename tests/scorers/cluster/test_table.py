@@ -1,0 +1,339 @@
+"""The cluster as columns: what events leave behind equals what a table made anew would have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec import structs
+
+from scorers.cluster.pods import PodInfo, identity
+from scorers.cluster.table import Table
+from tests.scorers.simulated_cluster import NOW, load, node, pod, rows, stamp, table
+from watcher.core.kubernetes.objects import Node, Pod
+from watcher.model import MetricType
+
+NODES = ("n0", "n1", "n2")
+CONTAINERS: list[dict[str, Any]] = [
+    {},
+    {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"cpu": "200m"}},
+    {"requests": {"cpu": "2"}, "limits": {"memory": "512Mi", "nvidia.com/gpu": "1"}},
+]
+
+
+@dataclass
+class Sums:
+    """What a listener adds up."""
+
+    cpu: dict[int, int] = field(default_factory=dict)
+    weight: dict[int, int] = field(default_factory=dict)
+    nodes: set[int] = field(default_factory=set)
+
+    def assigned(self, row: int, info: PodInfo, at: float) -> None:
+        self.cpu[row] = self.cpu.get(row, 0) + info.requests.get("cpu", 0)
+        self.weight[row] = self.weight.get(row, 0) + weight_of(info)
+
+    def unassigned(self, row: int, info: PodInfo) -> None:
+        self.cpu[row] -= info.requests.get("cpu", 0)
+        self.weight[row] -= weight_of(info)
+
+    def node_changed(self, row: int, node: Node | None) -> None:
+        (self.nodes.discard if node is None else self.nodes.add)(row)
+
+
+def weight_of(info: PodInfo) -> int:
+    return int(info.pod.metadata.labels.get("weight", 0))
+
+
+def shown(of: Table) -> dict[str, Any]:
+    """Everything that a table knows, by names."""
+    missing = of.recent.unmeasured("cpu", measured=of.load.sampled())
+    found = {}
+    for name, row in of.row.items():
+        found[name] = {
+            "known": bool(of.known[row]),
+            "pods": [(info.key, info.pod.metadata.labels) for info in of.assigned(row)],
+            "labels of recent": [pod.metadata.labels for _, pod, _ in of.recent.of(row)],
+            "count": int(of.pods[row]),
+            "capacity": of.capacity.of(row),
+            "allocatable": of.allocatable.of(row),
+            "requested": of.requested.of(row),
+            "counted": of.counted.of(row),
+            "limited": of.limited.of(row),
+            "recent": [(key, at) for key, _, at in of.recent.of(row)],
+            "unmeasured": float(missing[row]),
+            "measured": of.measures(MetricType.CPU),
+            "load": of.load.average(MetricType.CPU)[row],
+        }
+    return found
+
+
+class Events(RuleBasedStateMachine):
+    """Nodes and pods that come, move, end and go in any order, and reservations between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin()
+        self.columns = load({name: {("CPU", "AVG"): float(i)} for i, name in enumerate(NODES[:2])})
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        self.serial = 0
+
+    def begin(self) -> None:
+        """With an empty table."""
+        self.table = Table()
+        self.table.recent.register("cpu", lambda info: float(len(info.pod.spec.containers)))
+        self.sums = Sums()
+        self.table.listen(self.sums)
+
+    @rule(name=st.sampled_from(NODES), cpu=st.integers(0, 4), gpu=st.booleans())
+    def node_comes_or_changes(self, name: str, cpu: int, gpu: bool) -> None:
+        self.nodes[name] = node(name, {"cpu": str(cpu), **({"nvidia.com/gpu": "2"} if gpu else {})})
+        self.table.set_node(name, self.nodes[name])
+
+    @rule(name=st.sampled_from(NODES))
+    def node_goes(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self.table.set_node(name, None)
+
+    @rule(
+        name=st.sampled_from(["p0", "p1", "p2"]),
+        where=st.sampled_from(["", *NODES]),
+        containers=st.lists(st.sampled_from(CONTAINERS), max_size=2),
+        phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]),
+        again=st.booleans(),
+    )
+    def pod_comes_or_changes(self, name: str, where: str, containers: list[Any], phase: str, again: bool) -> None:
+        old = self.pods.get(name)
+        self.serial += again or old is None
+        uid = f"{name}-{self.serial}" if old is None or again else identity(old)
+        new = pod(name, uid=uid, node=where, containers=containers, phase=phase, scheduled=NOW - self.serial)
+        self.table.set_pod(old, new, now=NOW)
+        self.pods[name] = new
+
+    @rule(name=st.sampled_from(["p0", "p1", "p2"]), seconds=st.sampled_from([0, 10, 100]))
+    def pod_tells_of_its_status(self, name: str, seconds: int) -> None:
+        """Often of nothing that counts; then nothing may change."""
+        if old := self.pods.get(name):
+            conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(NOW - seconds)}]
+            again = msgspec.to_builtins(old, str_keys=True)
+            again["status"] = {**again["status"], "conditions": conditions}
+            self.pods[name] = msgspec.convert(again, Pod)
+            self.table.set_pod(old, self.pods[name], now=NOW)
+
+    @rule(name=st.sampled_from(["p0", "p1", "p2"]), weight=st.sampled_from(["1", "2", "3"]))
+    def pod_is_labelled(self, name: str, weight: str) -> None:
+        """Plug-ins that keep sums of their own may go by that."""
+        if old := self.pods.get(name):
+            metadata = structs.replace(old.metadata, labels={"weight": weight})
+            self.pods[name] = structs.replace(old, metadata=metadata)
+            self.table.set_pod(old, self.pods[name], now=NOW)
+
+    @rule(name=st.sampled_from(["p0", "p1", "p2"]))
+    def pod_goes(self, name: str) -> None:
+        if old := self.pods.pop(name, None):
+            self.table.set_pod(old, None, now=NOW)
+
+    @rule(name=st.sampled_from(["p0", "p1", "p2"]), where=st.sampled_from(NODES), seconds=st.integers(1, 9))
+    def pod_is_reserved(self, name: str, where: str, seconds: int) -> None:
+        if name in self.pods:
+            self.table.reserve(self.pods[name], where, now=NOW, until=NOW + seconds)
+
+    @rule(name=st.sampled_from(["p0", "p1", "p2"]))
+    def a_reservation_is_left_out_for_a_moment(self, name: str) -> None:
+        """Then the pod counts nowhere; afterwards all is as it was."""
+        if old := self.pods.get(name):
+            before, reserved = repr(sorted(shown(self.table).items())), self.table.reserved
+            with self.table.without(identity(old)):
+                assert identity(old) not in self.table.reserved
+            assert (before, reserved) == (repr(sorted(shown(self.table).items())), self.table.reserved)
+
+    @rule(name=st.sampled_from(["p0", "p1", "p2"]), where=st.sampled_from(NODES), again=st.sampled_from(NODES))
+    def a_reservation_is_left_out_and_moves(self, name: str, where: str, again: str) -> None:
+        """The invariant after each rule lets reservations run out, so that this comes in one."""
+        self.pod_is_reserved(name, where, 5)
+        self.a_reservation_is_left_out_for_a_moment(name)
+        self.pod_is_reserved(name, again, 5)
+
+    @rule(
+        changes=st.dictionaries(
+            st.sampled_from(["p0", "p1", "p2"]),
+            st.none() | st.tuples(st.sampled_from(["", *NODES]), st.sampled_from(CONTAINERS), st.booleans()),
+            min_size=1,
+        ),
+        nodes=st.dictionaries(st.sampled_from(NODES), st.none() | st.integers(0, 4)),
+    )
+    def watches_break_and_all_is_listed_again(
+        self, changes: dict[str, tuple[str, Any, bool] | None], nodes: dict[str, int | None]
+    ) -> None:
+        """Whatever happened meanwhile is told as one change of each object, which may be another one of that name."""
+        before = dict(self.pods)
+        for name, change in changes.items():
+            old = self.pods.pop(name, None)
+            if change is not None:
+                where, container, again = change
+                self.serial += again or old is None
+                uid = f"{name}-{self.serial}" if old is None or again else identity(old)
+                self.pods[name] = pod(name, uid=uid, node=where, containers=[container], scheduled=NOW - self.serial)
+        for name in sorted({*before, *self.pods}):
+            if before.get(name) != self.pods.get(name):
+                self.table.set_pod(before.get(name), self.pods.get(name), now=NOW)
+        for name, cpu in nodes.items():
+            self.nodes.pop(name, None)
+            if cpu is not None:
+                self.nodes[name] = node(name, {"cpu": str(cpu)})
+            self.table.set_node(name, self.nodes.get(name))
+
+    @rule(pods_first=st.booleans(), backwards=st.booleans())
+    def it_starts_again(self, pods_first: bool, backwards: bool) -> None:
+        """Nodes and pods come over two watches, in whatever order."""
+        columns = self.table.load.columns
+        self.begin()
+        self.table.set_load(columns, now=NOW)
+        told = [lambda each=each: self.table.set_node(each.metadata.name, each) for each in self.nodes.values()]
+        of_pods = [lambda one=one: self.table.set_pod(None, one, now=NOW) for one in self.pods.values()]
+        told = of_pods + told if pods_first else told + of_pods
+        for tell in reversed(told) if backwards else told:
+            tell()
+
+    @rule()
+    def a_listener_is_replaced(self) -> None:
+        """As when settings are read again."""
+        self.table.forget(self.sums)
+        self.sums = Sums()
+        self.table.listen(self.sums)
+
+    @rule()
+    def load_comes(self) -> None:
+        self.table.set_load(self.columns, now=NOW)
+
+    @invariant()
+    def equals_a_rebuild(self) -> None:
+        """Once reservations are over, nothing of them is left."""
+        self.table.expire(NOW + 100)
+        rebuilt = table(self.nodes.values(), self.pods.values(), self.table.load.columns)
+        rebuilt.recent.register("cpu", lambda info: float(len(info.pod.spec.containers)))
+        assert repr(dict(sorted(shown(self.table).items()))) == repr(dict(sorted(shown(rebuilt).items())))
+        cpu = self.table.requested.column("cpu")
+        assert {row: sum_ for row, sum_ in self.sums.cpu.items() if sum_} == {
+            int(row): int(cpu[row]) for row in np.flatnonzero(cpu)
+        }
+        weights = {row: sum(map(weight_of, self.table.assigned(row))) for row in self.table.row.values()}
+        assert {row: each for row, each in self.sums.weight.items() if each} == {
+            row: each for row, each in weights.items() if each
+        }
+        assert self.sums.nodes == set(np.flatnonzero(self.table.known).tolist())
+
+
+TestEvents = Events.TestCase
+TestEvents.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def test_a_pod_that_is_there_before_its_node_counts_there() -> None:
+    """Events of nodes and of pods come over two watches."""
+    made = table([], [pod("p", node="late", containers=[{"requests": {"cpu": "1"}}])])
+    assert not made.known[made.row["late"]]
+    made.set_node("late", node("late", {"cpu": "4"}))
+    assert made.requested.column("cpu")[made.row["late"]] == 1000
+    made.set_node("late", None)
+    assert made.requested.column("cpu")[made.row["late"]] == 1000
+
+
+def test_a_row_that_is_free_is_given_to_the_next_node_with_nothing_in_it() -> None:
+    """No ghost of the node before."""
+    made = table([node("a", {"cpu": "4"})], loads=load({"a": {("CPU", "AVG"): 50.0}}))
+    row = made.row["a"]
+    made.set_node("a", None)
+    assert "a" not in made.row
+    made.set_node("b", node("b", {"memory": "1Gi"}))
+    assert made.row["b"] == row
+    assert made.capacity.of(row) == {"memory": 1 << 30}
+    assert np.isnan(made.load.average(MetricType.CPU)[row])
+
+
+def test_a_reservation_moves_is_replaced_by_the_binding_and_runs_out() -> None:
+    """Two pods in quick succession see each other."""
+    made = table([node("a", {"cpu": "4"}), node("b", {"cpu": "4"})])
+    waiting = pod("p", containers=[{"requests": {"cpu": "1"}}])
+    made.reserve(waiting, "a", now=NOW, until=NOW + 5)
+    assert made.reserved == {"p": "a"}
+    made.reserve(waiting, "b", now=NOW, until=NOW + 5)
+    assert made.requested.column("cpu")[rows(made, "a", "b")].tolist() == [0, 1000]
+    made.set_pod(None, waiting, now=NOW)  # an update of the pending pod does not end it
+    assert made.reserved == {"p": "b"}
+    assert made.expire(NOW + 4.9) == ()
+    made.set_pod(waiting, pod("p", node="a", containers=[{"requests": {"cpu": "1"}}]), now=NOW)
+    assert made.reserved == {}
+    assert made.expire(NOW + 100) == ()
+    assert made.requested.column("cpu")[rows(made, "a", "b")].tolist() == [1000, 0]
+    made.reserve(waiting, "b", now=NOW, until=NOW + 5)  # it is bound: too late
+    assert made.requested.column("cpu")[rows(made, "a", "b")].tolist() == [1000, 0]
+
+
+def test_a_reservation_that_runs_out_leaves_nothing() -> None:
+    """The scheduler chose another node, or none."""
+    made = table([node("a", {"cpu": "4"})])
+    made.reserve(pod("p", containers=[{"requests": {"cpu": "1"}}]), "a", now=NOW, until=NOW + 5)
+    assert made.expire(NOW + 5) == ("p",)
+    assert made.requested.of(made.row["a"]) == {}
+    made.release("p")
+    made.reserve(pod("q"), "a", now=NOW, until=NOW + 5)
+    made.release("q")
+    assert made.reserved == {}
+
+
+def test_a_pod_with_nonsense_in_it_counts_nowhere_and_says_so() -> None:
+    """The API server lets none through; an extender may be sent anything."""
+    made = table([node("a", {"cpu": "4"})], [pod("p", node="a", containers=[{"requests": {"cpu": "1"}}])])
+    bad = pod("p", node="a", containers=[{"requests": {"cpu": "one"}}])
+    with pytest.raises(ValueError, match="cpu: 'one' is no Kubernetes quantity"):
+        made.set_pod(None, bad, now=NOW)
+    assert made.requested.of(made.row["a"]) == {}
+    with pytest.raises(ValueError, match="memory"):
+        made.set_node("a", node("a", {"memory": "1Q"}))
+    assert made.capacity.of(made.row["a"]) == {"cpu": 4000}
+
+
+def test_names_of_resources_that_nobody_asks_for_any_more_are_forgotten() -> None:
+    """An extender may be sent any, by anybody."""
+    made = table([node("a", {"cpu": "4"})])
+    for i in range(20):
+        made.reserve(pod("p", containers=[{"requests": {f"example.com/{i}": "1"}}]), "a", now=NOW, until=NOW + 5)
+        made.reserve(pod("q", containers=[{"requests": {f"example.com/{i}": "2"}}]), "a", now=NOW, until=NOW + 5)
+    assert made.requested.resources == ("example.com/19",)
+    assert made.requested.of(made.row["a"]) == {"example.com/19": 3}
+    made.expire(NOW + 5)
+    assert (made.requested.resources, made.limited.resources) == ((), ())
+    made.set_node("a", node("a", {"memory": "1Gi"}))
+    assert made.capacity.resources == ("memory",)
+
+
+def test_load_is_aligned_to_the_rows() -> None:
+    """Whatever order the watcher has; nodes that the table does not know are left out, unknown ones are NaN."""
+    loads = load(
+        {"x": {("CPU", "AVG"): 1.0}, "b": {("CPU", "AVG"): 2.0, ("CPU", "STD"): 0.5}, "a": {("CPU", "Latest"): 3.0}}
+    )
+    made = table([node(name, {"cpu": "1"}) for name in "abc"], loads=loads)
+    assert made.load.average(MetricType.CPU)[rows(made, "a", "b")].tolist() == [3.0, 2.0]
+    assert np.isnan(made.load.average(MetricType.CPU)[made.row["c"]])
+    assert made.load.sampled()[rows(made, "a", "b")].tolist() == [NOW, NOW]
+    made.set_node("x", node("x", {"cpu": "1"}))  # a node that the load knew before the table did
+    assert made.load.average(MetricType.CPU)[made.row["x"]] == 1.0
+    made.set_load(None, now=NOW)
+    assert np.isnan(made.load.average(MetricType.CPU)).all()
+
+
+def test_recent_pods_are_kept_five_minutes_and_as_long_as_measurements_lag() -> None:
+    """Upstream kept all once all were old."""
+    nodes = [node("a", {"cpu": "1"}), node("b", {"cpu": "1"})]
+    pods = [pod(f"{age}", node="a", scheduled=NOW - age) for age in (299, 300, 301, 1000)]
+    assert {key for key, _, _ in table(nodes, pods, load({"a": {("CPU", "AVG"): 1.0}})).recent.of(0)} == {"299"}
+    lagging = table(nodes, pods, load({"a": {("CPU", "AVG"): 1.0}}, sampled=NOW - 800))
+    assert {key for key, _, _ in lagging.recent.of(0)} == {"299", "300", "301"}
+    assert len(table(nodes, pods, load({"a": {("CPU", "AVG"): 1.0}}, sampled=NOW - 2000)).recent) == 4

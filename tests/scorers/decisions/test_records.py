@@ -1,0 +1,205 @@
+"""Decisions as they are remembered: what is taken from the arrays, there and back through bytes, and told in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scorers.decisions import records
+from scorers.decisions.records import BEST, Decision, Nodes, Outcome, Passed, Ranking
+from scorers.decisions.why import ASKED_AGAIN, BOUND, DELETED, PENDING, UNKNOWN, Became, in_words, ordinal, told
+from scorers.plugin_api.framework import Scores, Verdicts
+from scorers.profiles.profiles import PluginSettings
+from scorers.profiles.ranking import Filtered, Ranked
+from tests.scorers.simulated_cluster import NOW, info
+
+numbers = st.floats() | st.floats(0, 100)  # NaN and infinities included
+scores = st.floats(0, 100) | st.sampled_from([0.0, 50.0, 100.0])
+texts = st.text(max_size=10)
+
+
+def saying(text: str) -> Callable[[int], str]:
+    return lambda i: f"{text} {i}"
+
+
+@st.composite
+def rankings(draw: st.DrawFn) -> tuple[Ranked, list[str], np.ndarray[Any, Any]]:
+    """Any number of nodes under any names, scores with ties, and steps that are not known, infinite or no floats."""
+    names = draw(st.lists(texts, max_size=30, unique=True))
+    n = len(names)
+
+    def column(of: st.SearchStrategy[Any], kind: Any = np.float64) -> np.ndarray[Any, Any]:
+        return np.array(draw(st.lists(of, min_size=n, max_size=n)), dtype=kind)
+
+    parts = tuple(
+        (
+            PluginSettings(name, draw(st.integers(1, 10_000)), {}, ("score",)),
+            Scores(
+                column(numbers),
+                {"load %": column(numbers), "bytes": column(st.integers(-(2**63), 2**63 - 1), np.int64)}
+                | {"stale": column(st.booleans(), np.bool_)},
+                {"a": draw(numbers), "b": {"c": draw(texts), "d": np.float64(draw(numbers))}},
+                draw(texts.map(saying)),
+            ),
+        )
+        for name in draw(st.lists(texts, max_size=3))
+    )
+    return Ranked(column(scores), parts), names, column(numbers)
+
+
+def a_decision(**what: Any) -> Decision:
+    base = records.about(info("web"), profile="p", time=NOW, columns=None, window="15m", identity="u")
+    return msgspec.structs.replace(base, **what)
+
+
+@given(rankings(), st.sampled_from([10, 100]), st.booleans())
+def test_what_is_remembered_comes_back_as_it_was_and_is_always_json(found: Any, most: int, withheld: bool) -> None:
+    """Whatever plug-ins compute: nothing that is not finite is stored or told."""
+    ranked, names, sampled = found
+    ranking = records.ranking(ranked, names, sampled=sampled, asked=len(names), most=most, withheld=withheld)
+    decision = a_decision(ranking=ranking)
+    assert decision == records.decode(records.encode(decision))
+    chosen = records.nodes_at([len(names) - 1], ranked, names, sampled=sampled) if names else None
+    outcome = Outcome(BOUND, NOW + 1, names[-1] if names else "x", chosen)
+    assert outcome == records.decode_outcome(records.encode_outcome(outcome))
+    json.dumps(told(decision, Became(BOUND, outcome), now=NOW + 9), allow_nan=False)
+
+
+@given(rankings())
+def test_the_best_are_those_that_sorting_all_would_give(found: Any) -> None:
+    """Equal ones by name; the rank is how many are better, and one."""
+    ranked, names, sampled = found
+    best = records.ranking(ranked, names, sampled=sampled, asked=99, most=10).best
+    expected = sorted(range(len(names)), key=lambda i: (-ranked.values[i], names[i]))[:BEST]
+    assert [names[i] for i in expected] == list(best.names)
+    assert [1 + int((ranked.values > ranked.values[i]).sum()) for i in expected] == list(best.ranks)
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_decision_are_refused(payload: bytes) -> None:
+    """Also the beginning of one."""
+    whole = records.encode(a_decision())
+    for damaged in (payload, whole[:-1], whole[:20] + payload):
+        if damaged != whole:
+            with pytest.raises(ValueError, match="a stored decision cannot be read"):
+                records.decode(damaged)
+
+
+def test_verdicts_are_counted_by_reason_with_the_first_names() -> None:
+    """Of each plug-in; a node passes where all of them let it, or where it is not known."""
+    names = [f"n{i:02d}" for i in range(20)][::-1]
+    codes = np.array([1] * 12 + [2] * 2 + [0] * 6)
+    verdicts = Verdicts(codes, ("", "hot", "stale"), inputs={"limit": np.inf})
+    other = Verdicts(np.array([0] * 13 + [1] * 2 + [0] * 5), ("", "full"))
+    parts = tuple((PluginSettings(name), each) for name, each in (("A", verdicts), ("B", other), ("C", verdicts)))
+    passed = records.passed(Filtered(parts), names, asked=23)
+    assert (23, 3, 8) == (passed.asked, passed.unknown, passed.passed)
+    a, b, _ = passed.plugins
+    assert {"limit": None} == a.inputs
+    assert [("hot", 12, ("n08", "n09", "n10", "n11", "n12")), ("stale", 2, ("n06", "n07"))] == [
+        (each.reason, each.count, each.nodes) for each in a.rejected
+    ]
+    assert [("full", 2, ("n05", "n06"))] == [(each.reason, each.count, each.nodes) for each in b.rejected]
+
+
+def test_a_manifest_of_thousands_of_resources_is_cut() -> None:
+    """A decision must not become as large as what somebody sends."""
+    asked = {f"example.com/r{i:04d}": str(i) for i in range(5000)}
+    pod = info("web", containers=[{"requests": asked}])
+    decision = records.about(pod, profile="p", time=NOW, columns=None, window="", identity="u")
+    assert records.MOST_RESOURCES == len(decision.requests)
+
+
+# --- in words --------------------------------------------------------------------------------------------------------
+
+
+def ranked(*scores: float, **more: Any) -> Ranking:
+    names = [f"n{i}" for i in range(len(scores))]
+    found = Ranked(np.array(scores), ())
+    return records.ranking(found, names, sampled=np.full(len(scores), NOW), asked=len(scores), most=10, **more)
+
+
+FAR = Nodes(("n99",), (12.34,), (3456,), (None,), ())
+TWELVE = ranked(*[90.0] * 12)
+
+
+@pytest.mark.parametrize(
+    ("what", "became", "expected"),
+    [
+        ({"ranking": ranked(90, 80)}, "n0", "bound to n0 2.0 s later: our best of 2 (score 90)"),
+        ({"ranking": ranked(90, 90)}, "n1", "bound to n1 2.0 s later: our best of 2 (score 90, like n0)"),
+        (
+            {"ranking": ranked(64, 61)},
+            "n1",
+            "bound to n1 2.0 s later: our 2nd of 2 (score 61 against 64 of n0); in whole numbers from 0 to 10 both "
+            "were 6, as 2 nodes were, so chance or another plug-in of kube-scheduler decided",
+        ),
+        (
+            {"ranking": ranked(90, 61.25)},
+            "n1",
+            "bound to n1 2.0 s later: our 2nd of 2 (score 61.25 against 90 of n0): another plug-in or extender of "
+            "kube-scheduler outweighed it",
+        ),
+        (
+            {"ranking": ranked(90, 61, withheld=True)},
+            "n1",
+            "bound to n1 2.0 s later: our 2nd of 2 (score 61 against 90 of n0); kube-scheduler was told 0 of all, "
+            "since most nodes that it asked about are not known here",
+        ),
+        (
+            {"ranking": TWELVE},
+            Outcome(BOUND, NOW, "n99", FAR),
+            "bound to n99: our 3,456th of 12 (score 12.34 against 90 of n0): another plug-in or extender of "
+            "kube-scheduler outweighed it",
+        ),
+        (
+            {"ranking": TWELVE},
+            Outcome(BOUND, NOW, "n99"),
+            "bound to n99: not among our best 10 of 12; where it stood is not known any more",
+        ),
+        (
+            {"ranking": TWELVE},
+            Outcome(BOUND, NOW, "n99", asked=False),
+            "bound to n99: a node that we were not asked about, or do not know",
+        ),
+        (
+            {"filtered": Passed(5, 0, 1)},
+            Outcome(BOUND, NOW, "n4"),
+            "bound to n4: kube-scheduler asked for no scores, as it does where one node is left",
+        ),
+        (
+            {"filtered": Passed(5, 0, 3)},
+            Outcome(BOUND, NOW, "n4"),
+            "bound to n4: kube-scheduler asked for no scores, so it is not ours to explain",
+        ),
+        ({}, Outcome(DELETED, NOW + 90), "deleted 90.0 s later, before it was bound to any node"),
+        (
+            {},
+            Became(ASKED_AGAIN, time=NOW + 1.25),
+            "not bound by this: kube-scheduler asked about it again 1.2 s later",
+        ),
+        ({}, Became(PENDING), "not bound yet"),
+        ({"filtered": Passed(5, 0, 0)}, Became(PENDING), "not bound yet: no node passed our filter"),
+        ({}, Became(UNKNOWN), "not known: the pod is gone, and load-watcher did not see what became of it"),
+    ],
+)
+def test_what_became_of_it_is_a_sentence(what: Any, became: Any, expected: str) -> None:
+    """For every end that a decision can have."""
+    if isinstance(became, str):
+        became = Outcome(BOUND, NOW + 2, became)
+    if isinstance(became, Outcome):
+        became = Became(became.kind, became)
+    assert expected == in_words(a_decision(**what), became)
+
+
+def test_places_are_counted_as_people_do() -> None:
+    """1st, 2nd, 3rd; 11th, 12th, 13th."""
+    expected = {1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 12: "12th", 13: "13th", 21: "21st", 102: "102nd"}
+    assert expected | {1113: "1,113th"} == {number: ordinal(number) for number in (*expected, 1113)}

@@ -1,0 +1,561 @@
+"""The extender over a real socket: kube-scheduler's types, defined answers for what is odd, and reservations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from scorers.cluster.table import Table
+from scorers.extender.handlers import RESERVED_S, Extender
+from scorers.plugin_api.wire import ExtenderBindingArgs
+from scorers.profiles.profiles import PluginSettings, ProfileSettings
+from scorers.profiles.ranking import Profile
+from tests.fakes.service import Answer, Live, Protection
+from tests.scorers.simulated_cluster import NOW, load, node, pod, table
+from watcher.core.kubernetes.objects import Pod
+
+
+class Clock:
+    now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+PLUGINS = (
+    PluginSettings("TargetLoadPacking", 3, {"targetUtilization": 50}, ("score",)),
+    PluginSettings("LoadVariationRiskBalancing", 1, {}, ("score",)),
+    PluginSettings("HighLoadFilter", 1, {"usageThresholds": {"cpu": 90}}, ("filter",)),
+)
+
+
+def a_profile(cluster: Table, plugins: tuple[PluginSettings, ...] = PLUGINS, **settings: Any) -> Profile:
+    return Profile(ProfileSettings("p", plugins, **settings), cluster)
+
+
+class Served:
+    """An extender, its table, and the server that it runs in."""
+
+    def __init__(
+        self, cluster: Table, *, binder: Any = None, protection: Protection | None = None, **profile: Any
+    ) -> None:
+        self.table = cluster
+        self.clock = Clock()
+        extender = Extender(cluster, {"p": a_profile(cluster, **profile)}, now=self.clock, bind=binder)
+        self.telemetry = extender.telemetry
+        self.live = Live(routes=extender.routes(), protection=protection)
+
+    def post(self, verb: str, body: object, *, profile: str = "p", **headers: str) -> Answer:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.live.ask(f"/scheduler/{profile}/{verb}", method="POST", body=data, headers=headers)
+
+
+def a_cluster() -> Table:
+    nodes = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in ("cold", "warm", "hot")]
+    loads = {"cold": (5.0, 10.0), "warm": (45.0, 10.0), "hot": (95.0, 50.0)}
+    return table(nodes, loads=load({n: {("CPU", "AVG"): c, ("Memory", "AVG"): m} for n, (c, m) in loads.items()}))
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    made = Served(a_cluster())
+    with made.live:
+        yield made
+
+
+def as_json(of: Any) -> Any:
+    return json.loads(msgspec.json.encode(of))
+
+
+def asking(*names: str, name: str = "web", milli: int = 100) -> dict[str, Any]:
+    requests = {"cpu": f"{milli}m"}
+    wanted = {
+        "metadata": {"name": name, "namespace": "default", "uid": name},
+        "spec": {"containers": [{"name": "c", "resources": {"requests": requests}}]},
+    }
+    return {"Pod": wanted, "Nodes": None, "NodeNames": list(names)}
+
+
+def scores(answer: Answer) -> dict[str, int]:
+    assert answer.status == 200, answer.body
+    return {each["Host"]: each["Score"] for each in answer.json()}
+
+
+# --- kube-scheduler's protocol ---------------------------------------------------------------------------------------
+
+
+def test_prioritize_answers_every_name_in_its_order(served: Served) -> None:
+    """0 to 10; a node that the table does not know scores 0."""
+    answer = served.post("prioritize", asking("hot", "cold", "nobody", "warm"))
+    assert [each["Host"] for each in answer.json()] == ["hot", "cold", "nobody", "warm"]
+    assert scores(answer) == {"hot": 1, "cold": 7, "nobody": 0, "warm": 9}
+
+
+def test_precise_scores_go_to_a_hundred() -> None:
+    """For who sets the extender's weight by that."""
+    made = Served(a_cluster(), precise_scores=True)
+    with made.live:
+        found = scores(made.post("prioritize", asking("hot", "cold", "warm")))
+    assert found == {"hot": 14, "cold": 68, "warm": 93}
+
+
+def test_filter_answers_in_the_form_in_which_it_was_asked(served: Served) -> None:
+    """Names for names, whole nodes for whole nodes, byte by byte what was sent."""
+    by_name = served.post("filter", asking("hot", "cold", "nobody")).json()
+    reason = "node(s) cpu load with the pod is above the threshold"
+    assert by_name["NodeNames"] == ["cold", "nobody"]
+    assert by_name["Nodes"] is None
+    assert by_name["FailedNodes"] == {"hot": reason}
+    assert by_name["FailedAndUnresolvableNodes"] == {}
+    assert by_name["Error"] == ""
+    items = [
+        {"metadata": {"name": name, "managedFields": [1.5, {"x": None}]}, "kind": "Node"} for name in ("hot", "cold")
+    ]
+    whole = served.post("filter", {**asking(), "NodeNames": None, "Nodes": {"items": items}}).json()
+    assert whole["Nodes"]["items"] == [items[1]]
+    assert whole["NodeNames"] is None
+    assert whole["FailedNodes"] == {"hot": reason}
+
+
+def test_a_node_that_is_too_small_is_none_to_preempt_pods_on() -> None:
+    """As for kube-scheduler's own requests: what no preemption resolves is told apart from what is taken."""
+    cluster = a_cluster()
+    cluster.set_node("small", node("small", {"cpu": "1", "memory": "8Gi"}))
+    cluster.set_pod(None, pod("db", node="warm", containers=[{"limits": {"cpu": "3"}}]), now=NOW)
+    plugins = (PluginSettings("NodeResourceLimits", 1, {"filter": True}, ("filter",)), PLUGINS[2])
+    asked = asking("cold", "warm", "hot", "small")
+    asked["Pod"]["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "2"}}
+    with (served := Served(cluster, plugins=plugins)).live:
+        answer = served.post("filter", asked).json()
+    assert answer["NodeNames"] == ["cold"]
+    hot = "node(s) cpu load with the pod is above the threshold"
+    assert answer["FailedNodes"] == {"warm": "Insufficient cpu limit", "hot": hot}
+    assert answer["FailedAndUnresolvableNodes"] == {"small": "Insufficient cpu limit"}
+
+
+def test_keys_in_any_case_are_read_as_go_reads_them(served: Served) -> None:
+    """People write them by hand."""
+    body = {key.lower(): value for key, value in asking("cold", "warm").items()}
+    assert scores(served.post("prioritize", body)) == {"cold": 7, "warm": 9}
+    body["pod"]["kind"] = "Pod"
+    assert scores(served.post("prioritize", body)) == {"cold": 7, "warm": 9}
+    mixed = {"Pod": body["pod"], "nodenames": ["cold"]}
+    assert scores(served.post("prioritize", mixed)) == {"cold": 7}
+
+
+def test_nulls_are_nothing_as_go_reads_them(served: Served) -> None:
+    """A Go program writes them for what is empty, and people for what they leave open."""
+    container = {"name": "c", "resources": {"requests": {"cpu": "100m"}, "limits": None}}
+    pod = asking()["Pod"] | {"spec": {"containers": [container, {"resources": None}], "initContainers": None}}
+    body = {"Pod": {**pod, "status": None}, "Nodes": None, "NodeNames": ["cold", "warm"]}
+    assert served.post("filter", body).json()["NodeNames"] == ["cold", "warm"]
+    assert set(scores(served.post("prioritize", body))) == {"cold", "warm"}
+    nothing = {"Pod": {"metadata": None, "spec": {"containers": None}}, "NodeNames": ["cold"]}
+    assert set(scores(served.post("prioritize", nothing))) == {"cold"}
+
+
+def test_no_nodes_are_an_empty_list(served: Served) -> None:
+    """Not an error."""
+    assert served.post("prioritize", asking()).json() == []
+    assert served.post("prioritize", {**asking(), "NodeNames": None}).json() == []
+    assert served.post("filter", asking()).json()["NodeNames"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"Pod": 1}',
+        b'{"Pod": null, "NodeNames": []}',
+        b'{"Pod": {}, "NodeNames": [1]}',
+        b"\xff",
+        b'{"Pod": {}, "Nodes": {"items": [{"metadata": 7}]}}',
+        b'{"Pod": {"x": ' + 20_000 * b"[" + 20_000 * b"]" + b"}}",
+    ],
+)
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "explain"])
+def test_what_are_no_args_is_named(served: Served, verb: str, body: bytes) -> None:
+    """400, in our shape of error; and the extender goes on."""
+    answer = served.post(verb, body)
+    assert answer.status == 400
+    assert "these are no ExtenderArgs" in answer.error["message"]
+    assert scores(served.post("prioritize", asking("cold")))
+
+
+def test_a_pod_with_nonsense_in_it_is_named(served: Served) -> None:
+    """To filter as Error, which the scheduler shows on the pod."""
+    body = asking("cold")
+    body["Pod"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "much"
+    assert "cpu: 'much' is no Kubernetes quantity" in served.post("filter", body).json()["Error"]
+    assert served.post("prioritize", body).status == 400
+    body["Pod"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "-1"
+    assert "cpu: must not be negative (given: '-1')" in served.post("filter", body).json()["Error"]
+    assert served.post("prioritize", body).status == 400
+
+
+def test_an_unknown_profile_lists_the_known_ones(served: Served) -> None:
+    answer = served.post("prioritize", asking("cold"), profile="q")
+    assert answer.status == 404
+    assert answer.error["hint"] == "profiles are: p"
+
+
+# --- reservations ----------------------------------------------------------------------------------------------------
+
+
+def test_two_pods_in_quick_succession_do_not_both_see_the_empty_node() -> None:
+    """The first is counted on its best node; so the second one's is another."""
+    cluster = table([node(name, {"cpu": "4"}) for name in "ab"], loads=load({n: {("CPU", "AVG"): 0.0} for n in "ab"}))
+    made = Served(cluster)
+    with made.live:
+        first = scores(made.post("prioritize", asking("a", "b", name="one", milli=2000)))
+        assert cluster.reserved == {"one": "a"}
+        second = scores(made.post("prioritize", asking("a", "b", name="two", milli=2000)))
+        assert first["a"] == first["b"]
+        assert second["a"] < second["b"]
+        assert cluster.reserved == {"one": "a", "two": "b"}
+        again = scores(made.post("prioritize", asking("a", "b", name="one", milli=2000)))
+        assert again["a"] > again["b"]  # its own reservation is gone, the other's is not
+        made.clock.now = NOW + RESERVED_S
+        assert scores(made.post("prioritize", asking("a", "b", name="three", milli=2000))) == first
+        assert cluster.reserved == {"three": "a"}
+
+
+def test_of_nodes_that_kube_scheduler_cannot_tell_apart_the_one_that_it_would_take_is_reserved() -> None:
+    """Its own plug-ins decide among the highest, and look at requests: the least allocated one, though another is a
+    little better before the score is rounded, and first by name."""
+    nodes = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in "abc"]
+    old = pod("old", node="a", containers=[{"requests": {"cpu": "3"}}], scheduled=NOW - 900)
+    cluster = table(nodes, [old], load({"a": {("CPU", "AVG"): 46.0}, "b": {("CPU", "AVG"): 45.0}, "c": {}}))
+    made = Served(cluster)
+    with made.live:
+        assert scores(made.post("prioritize", asking("a", "b", "c"))) == {"a": 9, "b": 9, "c": 0}
+        assert cluster.reserved == {"web": "b"}
+        cluster.set_pod(old, None, now=NOW)
+        made.post("prioritize", asking("b", "a"))
+        assert cluster.reserved == {"web": "a"}
+
+
+def test_where_few_nodes_are_known_all_score_alike() -> None:
+    """Those few would get all pods: the nodes of the API have not come yet, or it is another cluster."""
+    made = Served(a_cluster())
+    with made.live:
+        assert scores(made.post("prioritize", asking("warm", "x", "y"))) == {"warm": 0, "x": 0, "y": 0}
+        assert made.table.reserved == {}
+        assert scores(made.post("prioritize", asking("warm", "x"))) == {"warm": 9, "x": 0}
+
+
+@pytest.mark.parametrize("reserve", ["bind", "off"])
+def test_reservations_may_be_left_out(reserve: str) -> None:
+    made = Served(a_cluster(), reserve=reserve)
+    with made.live:
+        made.post("prioritize", asking("cold", "warm"))
+    assert made.table.reserved == {}
+
+
+def test_explaining_reserves_nothing(served: Served) -> None:
+    served.post("explain", asking("cold", "warm"))
+    assert served.table.reserved == {}
+
+
+def test_explaining_leaves_out_what_the_pod_itself_reserved() -> None:
+    """The scores are those that prioritize gave a moment ago, words do not count it, and the reservation is there."""
+    counting = (*PLUGINS, PluginSettings("LoadAwareScheduling", 2, {}, ("score", "filter")))
+    made = Served(a_cluster(), plugins=counting, precise_scores=True)
+    with made.live:
+        made.post("prioritize", asking("cold", "warm", "hot", name="before", milli=900))
+        given = scores(made.post("prioritize", asking("cold", "warm", "hot", milli=900)))
+        assert {"before": "cold", "web": "cold"} == made.table.reserved
+        for _ in range(2):
+            told = made.post("explain", asking("cold", "warm", "hot", milli=900)).json()["nodes"]
+            assert given == {each["name"]: int(each["score"] + 0.5) for each in told}
+        assert {"before": "cold", "web": "cold"} == made.table.reserved
+    reasons = {each["name"]: each["plugins"][-1]["reason"] for each in told}
+    assert "1 pod counts as its estimate: default/before: " in reasons["cold"]
+
+
+def test_a_reservation_ends_no_later_for_being_explained(served: Served) -> None:
+    """It has the time that it was given."""
+    served.post("prioritize", asking("cold", "warm"))
+    served.clock.now += RESERVED_S - 0.5
+    served.post("explain", asking("cold", "warm"))
+    assert ("web",) == served.table.expire(served.clock.now + 0.5)
+
+
+# --- bind ------------------------------------------------------------------------------------------------------------
+
+
+BINDING = {"PodName": "web", "PodNamespace": "default", "PodUID": "u", "Node": "cold"}
+
+
+def test_bind_is_off_unless_it_is_on(served: Served) -> None:
+    assert "bind is off" in served.post("bind", BINDING).json()["Error"]
+
+
+def test_bind_binds_and_says_why_not() -> None:
+    """From loopback, where no certificate is needed."""
+    asked: list[ExtenderBindingArgs] = []
+
+    async def bind(args: ExtenderBindingArgs) -> None:
+        asked.append(args)
+        if args.node == "full":
+            raise RuntimeError("the pod is bound already")
+
+    made = Served(a_cluster(), binder=bind, bind=True)
+    with made.live:
+        assert made.post("bind", BINDING).json() == {"Error": ""}
+        assert asked == [ExtenderBindingArgs("web", "default", "u", "cold")]
+        assert made.post("bind", {**BINDING, "Node": "full"}).json() == {"Error": "the pod is bound already"}
+        assert "no ExtenderBindingArgs" in made.post("bind", {}).json()["Error"]
+        lower = {key.lower(): value for key, value in {**BINDING, "PodName": "Pod"}.items()}
+        assert made.post("bind", lower).json() == {"Error": ""}
+        assert asked[-1] == ExtenderBindingArgs("Pod", "default", "u", "cold")
+
+
+@pytest.mark.parametrize(("reserve", "counted"), [("prioritize", True), ("bind", True), ("off", False)])
+def test_a_pod_that_is_bound_counts_at_that_moment_or_from_the_watch_on(reserve: str, counted: bool) -> None:
+    bound = pod("web", uid="u", containers=[{"requests": {"cpu": "1"}}])
+
+    async def bind(args: ExtenderBindingArgs) -> Pod:
+        return bound
+
+    made = Served(a_cluster(), binder=bind, bind=True, reserve=reserve)
+    with made.live:
+        assert made.post("bind", BINDING).json() == {"Error": ""}
+    assert made.table.reserved == ({"u": "cold"} if counted else {})
+
+
+# --- explain, nodes, plug-ins ----------------------------------------------------------------------------------------
+
+
+def test_explain_tells_every_number_and_a_sentence(served: Served) -> None:
+    """The score is that of prioritize, best first, what does not pass last; nothing is NaN."""
+    answer = served.post("explain", asking("hot", "cold", "nobody", "warm"))
+    told = answer.json()
+    assert [(each["name"], each["passes"]) for each in told["nodes"]] == [
+        ("warm", True),
+        ("cold", True),
+        ("hot", False),
+    ]
+    assert told["unknown"] == ["nobody"]
+    assert told["load"]["source"] == "Test"
+    best = told["nodes"][0]
+    packing = next(each for each in best["plugins"] if each["name"] == "TargetLoadPacking")
+    assert packing["inputs"]["podDemand"] == {"cpu": 150}
+    assert packing["steps"]["cpu load %"] == 45.0
+    assert packing["steps"]["cpu predicted %"] == 48.75
+    assert packing["reason"] == "cpu would be at 48.8 %, 1.2 below the target: 99"
+    assert best["score"] == pytest.approx((3 * 99 + 76) / 4)
+    rejected = next(each for each in told["nodes"][2]["plugins"] if each["point"] == "filter")
+    assert rejected["reason"] == "node(s) cpu load with the pod is above the threshold"
+
+
+def test_explain_without_nodes_is_about_all(served: Served) -> None:
+    told = served.post("explain", {"Pod": asking()["Pod"]}).json()
+    assert {each["name"] for each in told["nodes"]} == {"cold", "warm", "hot"}
+
+
+def test_what_is_known_of_a_node(served: Served) -> None:
+    """Windows, capacity, sums, recent pods and reservations."""
+    served.table.set_pod(
+        None,
+        pod("db", node="cold", containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}], scheduled=NOW - 5),
+        now=NOW,
+    )
+    served.post("prioritize", asking("cold"))
+    found = served.live.ask("/scheduler/p/nodes/cold").json()["nodes"]["cold"]
+    assert found["load"]["instance:node_cpu:ratio"] == {"AVG": 5.0}
+    assert found["capacity"] == {"cpu": 4000, "memory": 8 << 30}
+    assert found["requested"] == {"cpu": 1100}
+    assert found["limits"] == {"cpu": 2100}
+    assert found["pods"] == 2
+    assert [each["pod"] for each in found["recent"]] == ["db", "web"]
+    assert found["reserved"] == ["web"]
+    assert found["estimates"] == {}
+    assert set(served.live.ask("/scheduler/p/nodes").json()["nodes"]) == {"cold", "warm", "hot"}
+    assert served.live.ask("/scheduler/p/nodes/nobody").status == 404
+
+
+def test_every_number_is_told_with_its_age_and_its_window(served: Served) -> None:
+    """Of a node by itself, and where it is explained."""
+    served.clock.now = NOW + 7
+    of_node = served.live.ask("/scheduler/p/nodes/cold").json()["nodes"]["cold"]
+    (explained,) = served.post("explain", asking("cold")).json()["nodes"]
+    for told in (of_node, explained):
+        assert told["load"]["instance:node_memory_utilisation:ratio"] == {"AVG": 10.0}
+        windows = told["windows"]["instance:node_memory_utilisation:ratio"]
+        assert windows == {"age_s": 7.0, "covers_s": {"AVG": 900.0}}
+
+
+def test_what_pods_of_a_node_are_taken_to_use_is_told() -> None:
+    """Of those that its measurement does not contain, as Koordinator's debug endpoint does."""
+    plugins = (PluginSettings("LoadAwareScheduling", 1, {}, ("filter", "score")),)
+    with (served := Served(a_cluster(), plugins=plugins)).live:
+        assert served.post("prioritize", asking("cold", milli=1000)).status == 200
+        told = served.live.ask("/scheduler/p/nodes").json()["nodes"]
+    of_pod = {"cpu": 850, "memory": 200 << 20}
+    assert told["cold"]["estimates"] == {
+        "LoadAwareScheduling": {
+            "nodeDelta": of_pod,
+            "nodeDeltaPods": ["default/web"],
+            "prodUsage": {"cpu": 0, "memory": 0},
+            "prodUsagePods": [],
+            "prodDelta": of_pod,
+            "prodDeltaPods": ["default/web"],
+            "nodeEstimated": of_pod,
+            "nodeEstimatedPods": ["default/web"],
+        }
+    }
+    assert told["warm"]["estimates"]["LoadAwareScheduling"]["nodeDeltaPods"] == []
+
+
+def test_the_plug_ins_are_described(served: Served) -> None:
+    """With the schema of their arguments, and defaults."""
+    told = served.live.ask("/scheduler/plugins").json()
+    assert told["profiles"] == ["p"]
+    packing = next(each for each in told["plugins"] if each["name"] == "TargetLoadPacking")
+    assert packing["extensionPoints"] == ["score"]
+    assert packing["defaults"]["targetUtilization"] == 40.0
+    assert "targetUtilization" in json.dumps(packing["arguments"])
+    assert "  " not in packing["arguments"]["$defs"]["TargetLoadPackingArgs"]["description"]
+
+
+PACKAGE = """
+import numpy as np
+from scorers.plugin_api.arguments import Arguments
+from scorers.plugin_api.framework import Scores
+
+class Odd:
+    name = "Odd"
+    arguments = Arguments
+
+    def __init__(self, arguments, table, *, profile):
+        pass
+
+    def score(self, pod, table, rows, *, now):
+        return Scores(np.array([np.nan, np.inf, -1e9])[: len(rows)])
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of somebody else, with a plug-in that knows no bounds and one that cannot be imported."""
+    (tmp_path / "odd_scorers.py").write_text(PACKAGE)
+    information = tmp_path / "odd_scorers-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-scorers\nVersion: 1.0\n")
+    points = "[load_watcher.scorers]\nOdd = odd_scorers:Odd\nBroken = odd_scorers_of_old:Broken\n"
+    (information / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("package")
+def test_a_plug_in_of_somebody_else_that_knows_no_bounds_reaches_no_further_than_its_weight() -> None:
+    """No number is 0, and what is beyond 0 to 100 is cut off; the scheduler refuses other scores."""
+    cluster = a_cluster()
+    for weight, expected in ((0, {"cold": 0, "warm": 10, "hot": 0}), (1, {"cold": 3, "warm": 10, "hot": 0})):
+        plugins = [PluginSettings("Odd", 1, {}, ("score",))]
+        plugins += [PluginSettings("TargetLoadPacking", 1, {"targetUtilization": 50}, ("score",))][:weight]
+        settings = ProfileSettings("p", tuple(plugins))
+        extender = Extender(cluster, {"p": Profile(settings, cluster)}, now=Clock())
+        with Live(routes=extender.routes()) as live:
+            body = json.dumps(asking("cold", "warm", "hot")).encode()
+            assert scores(live.ask("/scheduler/p/prioritize", method="POST", body=body)) == expected
+            told = live.ask("/scheduler/p/explain", method="POST", body=body).json()
+            assert told["nodes"][0]["name"] == "warm"
+
+
+@pytest.mark.usefixtures("package")
+def test_a_plug_in_that_cannot_be_imported_does_not_hide_the_others(served: Served) -> None:
+    told = {each["name"]: each for each in served.live.ask("/scheduler/plugins").json()["plugins"]}
+    assert "ModuleNotFoundError" in told["Broken"]["error"]
+    assert told["TargetLoadPacking"]["extensionPoints"] == ["score"]
+
+
+def test_once_a_token_is_set_only_who_has_it_may_look() -> None:
+    """kube-scheduler, which can present none, may go on asking."""
+    made = Served(a_cluster(), protection=Protection(token="s3cret"))
+    with made.live:
+        assert made.post("prioritize", asking("cold")).status == 200
+        assert made.post("explain", asking("cold")).status == 401
+        assert made.live.ask("/scheduler/p/nodes").status == 401
+        assert made.post("explain", asking("cold"), Authorization="Bearer s3cret").status == 200
+
+
+# --- score: a manifest as people write it ----------------------------------------------------------------------------
+
+MANIFEST = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  template:
+    spec:
+      containers:
+      - name: web
+        resources: {requests: {cpu: 100m}}
+"""
+
+
+def test_a_manifest_is_ranked_as_its_pod_is(served: Served) -> None:
+    """By the same numbers as explain has them."""
+    told = served.post("score", MANIFEST.encode()).json()
+    expected = served.post("explain", {"Pod": asking()["Pod"], "NodeNames": ["cold", "warm", "hot"]}).json()
+
+    assert {"cpu": 100} == told["pod"]["requests"]
+    assert [(node["name"], node["score"]) for node in expected["nodes"]] == [
+        (node["name"], node["score"]) for node in told["nodes"]
+    ]
+    assert 3 == told["of"]
+
+
+def test_only_the_best_are_told_of(served: Served) -> None:
+    """And only nodes that were asked about."""
+    whole = [node["name"] for node in served.post("score", MANIFEST.encode()).json()["nodes"]]
+    some = served.post("score?limit=2", MANIFEST.encode()).json()
+    one = served.post("score?node=warm&node=nobody", MANIFEST.encode()).json()
+
+    assert (whole[:2], 3) == ([node["name"] for node in some["nodes"]], some["of"])
+    assert (["warm"], ["nobody"]) == ([node["name"] for node in one["nodes"]], one["unknown"])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"", "there is nothing in it"),
+        (b"kind: ConfigMap", "there is no pod in it: ConfigMap"),
+        (b"hello", "there is no pod in it: 'hello'; known are Pod"),
+        (b"kind: Pod", "the Pod has no spec"),
+        (b"kind: Pod\nspec: [", "it is no YAML"),
+        (b"\xff", "it is no YAML"),
+        (b"[" * 3000, "it is nested more than 100 levels deep"),
+        (b"[" * 30_000 + b"]" * 30_000, "it is nested more than 100 levels deep"),
+        (b"a\n---" + b"[" * 30_000 + b"]" * 30_000, "there is no pod in it: 'a ---[[["),
+        (b"a\n--- " + b"[" * 30_000 + b"]" * 30_000, "it is nested more than 100 levels deep"),
+        (30_000 * b"- ", "it is nested more than 100 levels deep"),
+        (b"kind: Pod\nspec: {containers: 7}", "containers"),
+        (b"kind: Pod\nspec: {containers: [{resources: {requests: {cpu: lots}}}]}", "lots"),
+        (b"a: &a [1]\nb: *a\nkind: Pod", "aliases"),
+    ],
+)
+def test_what_is_no_pod_is_told(served: Served, text: bytes, says: str) -> None:
+    """400, and what would be one; and however deep it is nested, the process goes on."""
+    answer = served.post("score", text)
+    assert (400, "bad_request") == (answer.status, answer.error["code"])
+    assert says in answer.error["message"]
+    assert "Deployment" in answer.error["hint"]
+
+
+def test_a_manifest_has_its_limits(served: Served) -> None:
+    """Of size, of nodes told of, and of profiles that exist."""
+    assert 413 == served.post("score", b"#" * (64 << 10) + MANIFEST.encode()).status
+    assert [400] * 3 == [served.post(f"score?limit={text}", MANIFEST.encode()).status for text in ("0", "x", "9" * 30)]
+    missing = served.post("score", MANIFEST.encode(), profile="nope")
+    assert (404, "profiles are: p") == (missing.status, missing.error["hint"])

@@ -1,0 +1,131 @@
+"""Settings that are read again: other profiles over the same table, at once, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scorers.cluster.table import Table
+from scorers.extender.service import Scheduling
+from tests.fakes.snapshots import WINDOWS
+from tests.scorers.plugins.koordinator.test_service import Service
+from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows
+from watcher.model import Window
+from watcher.platform.settings.problems import SettingsError
+
+PACKING = {"name": "TargetLoadPacking", "args": {"targetUtilization": 50}}
+LIMITS = {"name": "NodeResourceLimits"}
+AWARE = {"name": "LoadAwareScheduling"}
+ASKING = info(containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}])
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text("kind: Config")  # nobody is asked here
+    return Service(kubeconfig)
+
+
+@pytest.fixture
+def scheduling(service: Service) -> Scheduling:
+    made = Scheduling(profiles(a=[PACKING, LIMITS], b=[AWARE]), service)
+    fill(made.table)
+    return made
+
+
+def fill(table: Table) -> None:
+    for name in ("n0", "n1"):
+        table.set_node(name, node(name, {"cpu": "4", "memory": "8Gi"}))
+    for i in range(3):
+        resources = {"requests": {"cpu": "500m"}, "limits": {"cpu": f"{i + 1}"}}
+        table.set_pod(None, pod(f"p{i}", node=f"n{i % 2}", containers=[resources], scheduled=NOW - 10), now=NOW)
+    table.set_load(load({name: {("CPU", "AVG"): 10.0, ("Memory", "AVG"): 20.0} for name in ("n0", "n1")}), now=NOW)
+
+
+def profiles(**plugins: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: {"plugins": each} for name, each in plugins.items()}
+
+
+def scores(of: Scheduling, profile: str) -> list[float]:
+    found: list[float] = of.extender.profiles[profile].rank(ASKING, rows(of.table, "n0", "n1"), now=NOW).values.tolist()
+    return found
+
+
+def anew(service: Service, settings: dict[str, Any], profile: str) -> list[float]:
+    """What a service that starts with these settings answers."""
+    made = Scheduling(settings, service)
+    fill(made.table)
+    return scores(made, profile)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        profiles(a=[PACKING, LIMITS], b=[AWARE]),
+        profiles(a=[{"name": "TargetLoadPacking", "args": {"targetUtilization": 30}}]),
+        profiles(a=[{"name": "LowRiskOverCommitment"}, LIMITS], c=[{"name": "LoadVariationRiskBalancing"}]),
+        profiles(a=[{**LIMITS, "args": {"defaultLimits": {"cpu": "allocatable"}}}], b=[AWARE, LIMITS]),
+        profiles(b=[{**AWARE, "args": {"scoreAccordingProdUsage": True, "nodeMetricSource": "windowsAndPods"}}]),
+    ],
+    ids=["the same", "another argument", "other plug-ins", "sums of their own", "other needs"],
+)
+def test_other_profiles_answer_as_after_a_restart(
+    scheduling: Scheduling, service: Service, wanted: dict[str, Any]
+) -> None:
+    """Of pods and nodes that come later, too; nobody of the old ones is told of these."""
+    scheduling.renew(wanted)()
+    assert sorted(wanted) == sorted(scheduling.extender.profiles)
+    for name in wanted:
+        assert anew(service, wanted, name) == scores(scheduling, name)
+    at_start = Scheduling(wanted, service).table
+    assert at_start.needs == scheduling.table.needs
+    told = [[type(each).__name__ for each in table.listeners] for table in (at_start, scheduling.table)]
+    assert sorted(told[0]) == sorted(told[1])
+
+
+def test_what_is_as_it_was_goes_on(scheduling: Scheduling) -> None:
+    """Its sums over all pods are not added up again; a weight is no argument."""
+    before = scheduling.extender.profiles["a"].made
+    scheduling.renew(profiles(a=[{**PACKING, "weight": 5}, {**LIMITS, "weight": 3}]))()
+    after = scheduling.extender.profiles["a"]
+    assert before[1][1] is after.made[1][1]
+    assert [5, 3] == [each.weight for each, _ in after.scoring]
+
+
+def test_reservations_stay(scheduling: Scheduling) -> None:
+    """The table is the same one."""
+    scheduling.table.reserve(pod("waiting"), "n1", now=NOW, until=NOW + 5)
+    scheduling.renew(profiles(z=[PACKING]))()
+    assert {"waiting": "n1"} == scheduling.table.reserved
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (profiles(a=[{"name": "TargetLoadPaking"}]), "did you mean TargetLoadPacking?"),
+        (profiles(a=[{"name": "Peaks"}]), "NodePowerModel: is needed"),
+        (profiles(a=[{**AWARE, "args": {"nodeMetricSource": "cluster"}}]), "restart load-watcher with these settings"),
+    ],
+)
+def test_what_cannot_be_served_changes_nothing(
+    scheduling: Scheduling, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], said: str
+) -> None:
+    """It is refused with its problems."""
+    monkeypatch.delenv("NODE_POWER_MODEL", raising=False)
+    before, table = dict(scheduling.extender.profiles), list(scheduling.table.listeners)
+    with pytest.raises(SettingsError) as refused:
+        scheduling.renew({**wanted, "b": {"plugins": [LIMITS]}})
+    assert said in str(refused.value)
+    assert before == scheduling.extender.profiles
+    assert table == list(scheduling.table.listeners)
+
+
+def test_other_windows_are_taken_on(scheduling: Scheduling, service: Service) -> None:
+    """Plug-ins that go by them are made anew."""
+    before = scheduling.extender.profiles["b"].made
+    service.windows = (*WINDOWS, Window("30m", 1800))
+    scheduling.renew(profiles(b=[AWARE]))()
+    assert service.windows == scheduling.table.windows
+    assert before[0][1] is not scheduling.extender.profiles["b"].made[0][1]

@@ -1,0 +1,167 @@
+"""What the extender tells about itself: on /metrics, and in the log when it begins or ceases to do without load."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from scorers.cluster.table import Table
+from scorers.extender.service import SchedulerPart, Scheduling
+from scorers.extender.telemetry import SchedulerTelemetry
+from scorers.profiles.profiles import PluginSettings
+from tests.fakes.kube import FakeKube
+from tests.scorers.extender.test_handlers import Served, a_cluster, a_profile, asking
+from tests.scorers.plugins.koordinator.test_service import Service
+from tests.scorers.simulated_cluster import NOW, load, node, pod, table
+from tests.waiting import eventually
+from tests.watcher.api.test_telemetry import samples_of
+from watcher.api.telemetry import Telemetry
+from watcher.model import MetricType
+
+pytestmark = pytest.mark.slow
+
+NAME = "load_watcher_scheduler_"
+NODES = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in ("a", "b")]
+
+
+def telemetry_of(cluster: Table) -> SchedulerTelemetry:
+    return SchedulerTelemetry(cluster, {"p": a_profile(cluster)})
+
+
+def told(of: SchedulerTelemetry) -> dict[tuple[str, ...], float]:
+    """The page's samples of the extender, by name and values of labels."""
+    telemetry = Telemetry(version="1")
+    telemetry.add(of)
+    found = samples_of(telemetry.exposition())
+    return {
+        (name.removeprefix(NAME), *(value for _, value in sorted(labels))): number
+        for (name, labels), number in found.items()
+        if name.startswith(NAME)
+    }
+
+
+def test_requests_are_counted_by_profile_and_verb() -> None:
+    """Refused ones too; those to a profile that is not there are anybody's text."""
+    made = Served(a_cluster())
+    with made.live:
+        made.post("prioritize", asking("cold", "warm", "nobody", "nowhere"))
+        made.post("prioritize", b"nonsense")
+        made.post("filter", asking("cold", "nobody"))
+        made.post("filter", asking("cold"), profile="other")
+        made.post("explain", asking("nobody"))
+    found = told(made.telemetry)
+    assert 2 == found["request_duration_seconds_count", "p", "prioritize"]
+    assert 1 == found["request_duration_seconds_count", "p", "filter"]
+    assert {"p"} == {key[1] for key in found if key[0] == "request_duration_seconds_count"}
+    assert 3 == found["unknown_nodes_total", "p"]
+    assert not [key for key in found if key[0] == "requests_without_load_total"]
+
+
+def test_requests_without_load_are_counted() -> None:
+    """What was ranked blindly."""
+    made = Served(table(NODES))
+    with made.live:
+        made.post("prioritize", asking("a", "b"))
+        made.table.set_load(load({"a": {("CPU", "AVG"): 5.0}}), now=NOW)
+        made.post("prioritize", asking("a", "b"))
+    assert 1 == told(made.telemetry)["requests_without_load_total", "p", "prioritize"]
+
+
+def test_the_table_is_told_as_it_was_at_the_last_look() -> None:
+    """Nodes, those without a load, and pods that are reserved."""
+    cluster = table(NODES, loads=load({"a": {("CPU", "AVG"): 5.0}}))
+    made = telemetry_of(cluster)
+    made.look(now=NOW)
+    cluster.reserve(pod("one"), "b", now=NOW, until=NOW + 5)
+    found = told(made)
+    assert (2, 1, 0) == (found["nodes",], found["nodes_without_load",], found["reservations",])
+    made.look(now=NOW)
+    assert 1 == told(made)["reservations",]
+
+
+def test_a_fall_back_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """Once each, and told on the page meanwhile; without nodes nobody misses load."""
+    cluster = table([])
+    made = telemetry_of(cluster)
+    with caplog.at_level(logging.INFO, logger="scorers.extender.telemetry"):
+        made.look(now=NOW)
+        assert (0, []) == (told(made)["fallback", "TargetLoadPacking", "p"], caplog.messages)
+        for each in NODES:
+            cluster.set_node(each.metadata.name, each)
+        for _ in range(3):
+            made.look(now=NOW)
+        both = ("TargetLoadPacking", "LoadVariationRiskBalancing")
+        begin = (
+            "scheduler profile p: most nodes lack the load that {0} goes by; until they have it, it goes by allocation"
+        )
+        assert [begin.format(name) for name in both] == caplog.messages
+        assert [1, 1] == [told(made)["fallback", name, "p"] for name in both]
+        caplog.clear()
+        cluster.set_load(load({"a": {("Memory", "AVG"): 5.0}}), now=NOW)
+        for _ in range(2):
+            made.look(now=NOW)
+        # packing is by the CPU, which still nobody measures
+        assert ["scheduler profile p: LoadVariationRiskBalancing goes by load"] == caplog.messages
+        assert [1, 0] == [told(made)["fallback", name, "p"] for name in both]
+
+
+def test_load_aware_scheduling_has_no_order_without_what_it_goes_by() -> None:
+    """Nothing is measured of most nodes, or too long ago."""
+    cluster = table(NODES, loads=load({name: {("CPU", "AVG"): 5.0} for name in ("a", "b")}))
+    plugins = (PluginSettings("LoadAwareScheduling", 1, {}, ("score", "filter")),)
+    made = SchedulerTelemetry(cluster, {"p": a_profile(cluster, plugins)})
+    for now, expected in ((NOW, 0), (NOW + 179, 0), (NOW + 180, 1)):
+        made.look(now=now)
+        assert expected == told(made)["fallback", "LoadAwareScheduling", "p"]
+    cluster.set_load(None, now=NOW)
+    made.look(now=NOW)
+    assert 1 == told(made)["fallback", "LoadAwareScheduling", "p"]
+
+
+def test_load_grows_old_while_nothing_new_is_published(tmp_path: Path) -> None:
+    """The document may be young enough, for the newest node's sample; one that was silent before is not."""
+
+    async def story(server: FakeKube) -> None:
+        service = Service(server.kubeconfig(tmp_path / "config"))
+        scheduling = Scheduling({"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service)
+        table = scheduling.table
+        async with scheduling.life(web.Application()):
+            await eventually(lambda: table.measures(MetricType.CPU), what="load")
+            service.later = service.max_staleness + 1.0
+            await eventually(lambda: not table.measures(MetricType.CPU), what="no load any more")
+        assert table.load.columns is not None
+
+    with FakeKube() as server:
+        server.node("a", cpu="10", memory="100Gi")
+        asyncio.run(story(server))
+
+
+def test_the_service_says_so_without_a_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Who keeps the table up looks once a second."""
+
+    async def story(server: FakeKube) -> None:
+        service = Service(server.kubeconfig(tmp_path / "config"))
+        made = SchedulerPart().make({"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service)
+        telemetry = Telemetry(version="1")
+        for each in made.collectors:
+            telemetry.add(each)
+        key = (f"{NAME}fallback", frozenset({("profile", "default"), ("plugin", "TargetLoadPacking")}))
+
+        def is_told(value: float) -> bool:
+            found = samples_of(telemetry.exposition())
+            return found.get((f"{NAME}nodes", frozenset())) == 1 and found.get(key) == value
+
+        (life,) = made.lives
+        async with life(web.Application()):
+            await eventually(lambda: is_told(0), what="a profile with load")
+            service.published = None
+            await eventually(lambda: is_told(1), what="a profile without load")
+
+    with FakeKube() as server, caplog.at_level(logging.INFO, logger="scorers.extender.telemetry"):
+        server.node("a", cpu="10", memory="100Gi")
+        asyncio.run(story(server))
+    assert caplog.messages[-1].endswith("until they have it, it goes by allocation")

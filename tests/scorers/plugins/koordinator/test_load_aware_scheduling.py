@@ -1,0 +1,821 @@
+"""LoadAwareScheduling beyond the golden cases: from the watcher's windows, through events in any order, and what is
+bad input."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from scorers.cluster.node_metrics import NodeMetric, NodeMetricObject, PodMetric, read_node_metric
+from scorers.cluster.pods import identity
+from scorers.cluster.table import Table
+from scorers.plugin_api.arguments import ArgumentsError
+from scorers.plugin_api.framework import make
+from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
+from scorers.plugins.koordinator.thresholds import ANNOTATION
+from tests.fakes.snapshots import WINDOWS, snapshot_of
+from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows, table
+from watcher.client import Columns, Pods, to_columns
+from watcher.core.koordinator.collect_policy import CollectPolicy
+from watcher.core.koordinator.report import measure
+from watcher.core.kubernetes.objects import Node, Pod
+from watcher.core.pods.table import by_node
+from watcher.core.publishing.documents import columns as columns_of
+from watcher.core.publishing.selection import Selection
+
+GI = 1 << 30
+SHAPE = {"cpu": "10", "memory": "100Gi"}
+ONE_CORE = {"requests": {"cpu": "1", "memory": "1Gi"}}
+
+
+def busy(cpu: float, memory: float = 20.0, **more: float) -> dict[tuple[str, str], float]:
+    return {("CPU", "AVG"): cpu, ("Memory", "AVG"): memory} | {("CPU", key): value for key, value in more.items()}
+
+
+def usage(given: Mapping[tuple[str, str], tuple[str, float, float]]) -> Pods:
+    """What pods use, from (namespace, name) -> (node, cores, bytes)."""
+    pods = tuple(sorted(given))
+    nodes = tuple(given[key][0] for key in pods)
+    cores, memory = (np.array([given[key][part] for key in pods], dtype=np.float64) for part in (1, 2))
+    return Pods(
+        timestamp=int(NOW),
+        source="Test",
+        every_s=60.0,
+        cores_span_s=60.0,
+        memory_kind="rss",
+        pods=pods,
+        nodes=nodes,
+        row={key: row for row, key in enumerate(pods)},
+        on_node=by_node(nodes),
+        sampled=np.full(len(pods), NOW),
+        cores=cores,
+        memory=memory,
+        average={"15m": (cores, memory)},
+        received=0.0,
+        age_at_receipt=0.0,
+    )
+
+
+def ask(cluster: Table, args: Mapping[str, Any] | None = None, **kind: Any) -> tuple[LoadAwareScheduling, Any, Any]:
+    """The plug-in, and its verdicts and scores of a pod of one core on all nodes by name."""
+    plugin, _ = make(LoadAwareScheduling, args or {}, cluster)
+    asked = info(containers=[ONE_CORE], **kind)
+    at = rows(cluster, *sorted(cluster.row))
+    return plugin, plugin.filter(asked, cluster, at, now=NOW), plugin.score(asked, cluster, at, now=NOW)
+
+
+# --- from the watcher's windows --------------------------------------------------------------------------------------
+
+
+def test_a_threshold_that_there_is_not_is_not_told() -> None:
+    """It would read as one that is not known."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(60.0)}))
+    _, verdicts, _ = ask(cluster, {"usageThresholds": {"cpu": 70}})
+    assert [name for name in verdicts.steps if name.endswith("threshold %")] == ["cpu threshold %"]
+
+
+def test_windows_are_percent_of_what_a_node_has() -> None:
+    """60 % of 10 cores and 850 millicores of the pod are 68.5 %, which is 69; the loaded node is the worse one."""
+    cluster = table([node("a", SHAPE), node("b", SHAPE)], loads=load({"a": busy(60.0), "b": busy(10.0)}))
+    _, verdicts, scores = ask(cluster)
+    assert verdicts.passed.tolist() == [False, True]
+    assert verdicts.reasons[int(verdicts.codes[0])] == "node(s) cpu usage exceed threshold"
+    assert {name: steps[0] for name, steps in verdicts.steps.items() if name.startswith("cpu")} == {
+        "cpu measured": 6000,
+        "cpu of pods not measured yet": 0,
+        "cpu with the pod": 6850,
+        "cpu allocatable": 10000,
+        "cpu %": 69.0,
+        "cpu threshold %": 65.0,
+    }
+    assert scores.values.tolist() == [(31 + 79) // 2, (81 + 79) // 2]
+    assert scores.reason(0) == "with the pod cpu would be at 69 %, memory would be at 21 %: 55"
+
+
+def test_a_percentage_is_of_capacity_and_judged_by_allocatable() -> None:
+    """Utilisation is measured of the whole machine; pods may have what is left of it."""
+    cluster = table(
+        [node("a", {"cpu": "10", "memory": "10Gi"}, {"cpu": "8", "memory": "8Gi"})], loads=load({"a": busy(40.0)})
+    )
+    _, verdicts, _ = ask(cluster)
+    assert [verdicts.steps[name][0] for name in ("cpu measured", "cpu allocatable", "cpu %")] == [4000, 8000, 61.0]
+
+
+def test_where_pods_are_not_measured_only_the_young_count_on_top() -> None:
+    """What has run for a report interval is in the usage of its node. explain says that this is assumed."""
+    pods = [
+        pod(name, node="a", containers=[ONE_CORE], scheduled=NOW - age)
+        for name, age in (("just-now", 0), ("young", 59), ("at-the-interval", 60), ("old", 3600))
+    ]
+    cluster = table([node("a", SHAPE)], pods, load({"a": busy(30.0)}))
+    _, verdicts, scores = ask(cluster)
+    assert verdicts.steps["cpu of pods not measured yet"].tolist() == [2 * 850]
+    assert (
+        "pods older than the report interval of their node are taken to be in the usage" in verdicts.inputs["podUsage"]
+    )
+    assert "; 2 pods count as their estimate: default/just-now, default/young: " in scores.reason(0)
+    _, later, _ = ask(cluster, {"reportIntervalSeconds": 61})
+    assert later.steps["cpu of pods not measured yet"].tolist() == [3 * 850]
+
+
+def test_a_pod_may_be_kept_at_its_estimate_for_longer() -> None:
+    """For a workload that warms up slowly; here on top of all, since nobody says what it uses."""
+    cluster = table(
+        [node("a", SHAPE)], [pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 200)], load({"a": busy(30.0)})
+    )
+    found = [
+        ask(cluster, {"estimatedSecondsAfterPodScheduled": seconds})[1].steps["cpu of pods not measured yet"][0]
+        for seconds in (200, 201)
+    ]
+    assert found == [0, 850]
+
+
+def test_where_pods_are_measured_they_count_beyond_what_they_use() -> None:
+    """A pod of prod uses 600 of 850; another, on the node that it was on before, is not measured; an old one that uses
+    more than its estimate adds nothing."""
+    pods = [
+        pod("young", node="a", containers=[ONE_CORE], scheduled=NOW - 10),
+        pod("moved", node="a", containers=[ONE_CORE], scheduled=NOW - 3600),
+        pod("old", node="a", containers=[ONE_CORE], scheduled=NOW - 3600),
+    ]
+    cluster = table([node("a", SHAPE)], pods, load({"a": busy(30.0)}))
+    cluster.set_pod_usage(
+        usage(
+            {
+                ("default", "young"): ("a", 0.6, GI),
+                ("default", "moved"): ("b", 0.1, GI),
+                ("default", "old"): ("a", 0.9, GI),
+            }
+        )
+    )
+    args = {"nodeMetricSource": "windowsAndPods", "prodUsageThresholds": {"cpu": 20}, "scoreAccordingProdUsage": True}
+    _, verdicts, scores = ask(cluster, args)
+    assert verdicts.steps["cpu measured"].tolist() == [1500]  # of prod pods, as the pod is one
+    assert verdicts.steps["cpu of pods not measured yet"].tolist() == [250 + 850]
+    assert verdicts.reasons[int(verdicts.codes[0])] == "node(s) cpu usage exceed threshold"
+    assert "2 pods count as their estimate: default/moved, default/young" in scores.reason(0)
+    cluster.set_pod_usage(None)  # they went: all usage is judged, by the thresholds for it
+    _, verdicts, _ = ask(cluster, args)
+    assert verdicts.steps["cpu measured"].tolist() == [3000]
+    assert verdicts.steps["cpu threshold %"].tolist() == [65.0]
+    assert "podUsage" in verdicts.inputs
+
+
+def test_nodes_that_are_not_measured_pass_and_are_nobodys_favourite() -> None:
+    """None of it known, one resource not known, capacity zero; too old, by default and as the arguments say."""
+    nodes = [node(name, SHAPE) for name in ("a", "half", "silent")] + [node("empty", {}, SHAPE)]
+    loads = load({"a": busy(60.0), "half": {("CPU", "AVG"): 20.0}, "empty": busy(20.0)})
+    cluster = table(nodes, loads=loads)
+    _, verdicts, scores = ask(cluster, {"usageThresholds": {"cpu": 70, "memory": 1}})
+    assert dict(zip(sorted(cluster.row), verdicts.passed.tolist(), strict=True)) == {
+        "a": False,
+        "half": True,
+        "silent": True,
+        "empty": True,
+    }
+    assert dict(zip(sorted(cluster.row), scores.values.tolist(), strict=True)) == {
+        "a": 55.0,
+        "half": 71 // 2,
+        "silent": 0.0,
+        "empty": 0.0,
+    }
+    assert scores.reason(sorted(cluster.row).index("silent")) == "no metrics of this node: 0"
+    assert np.isnan(scores.steps["memory measured"][sorted(cluster.row).index("half")])  # and not an idle 0
+    assert np.isnan(verdicts.steps["cpu with the pod"][sorted(cluster.row).index("silent")])
+    assert "memory is not known" in scores.reason(sorted(cluster.row).index("half"))
+    cluster.set_load(None, now=NOW)
+    _, verdicts, scores = ask(cluster)
+    assert verdicts.passed.all()
+    assert not scores.values.any()
+
+
+@pytest.mark.parametrize(
+    ("age", "args", "passes", "scored"),
+    [
+        (179, {}, True, True),
+        (180, {}, False, False),
+        (180, {"enableScheduleWhenNodeMetricsExpired": True}, True, False),
+        (180, {"filterExpiredNodeMetrics": False}, True, False),
+        (180, {"usageThresholds": {"cpu": 0, "memory": 0}}, True, False),
+        (299, {"nodeMetricExpirationSeconds": 300}, True, True),
+    ],
+)
+def test_a_measurement_expires(age, args, passes, scored) -> None:
+    """By the node's own newest sample; a filter without thresholds lets all pass."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}, sampled=NOW - age))
+    _, verdicts, scores = ask(cluster, args)
+    assert verdicts.passed.tolist() == [passes]
+    assert bool(scores.values[0]) is scored
+    if not scored:
+        assert scores.reason(0).startswith(f"its metrics are {age} s old")
+
+
+def test_at_the_threshold_a_node_passes_or_not_as_is_said() -> None:
+    """Upstream since 1.6, and the wording of its document."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(56.5)}))
+    assert [ask(cluster, {"comparison": each})[1].passed.tolist() for each in ("gt", "ge")] == [[True], [False]]
+
+
+# --- koordlet's percentiles over our samples -------------------------------------------------------------------------
+
+POLICY = CollectPolicy()
+CALM = {"CPU": [10.0] * 60, "Memory": [20.0] * 60}
+
+
+def measured(samples: Mapping[str, Mapping[str, list[float]]], policy: CollectPolicy = POLICY) -> Columns:
+    """The copy of the load that the client beside the service would make of these samples."""
+    snapshot = snapshot_of(samples)
+    policies = [policy] * len(snapshot.nodes)
+    copy = to_columns(columns_of(snapshot, Selection(WINDOWS[-1])), received=0.0, age_at_receipt=0.0)
+    return replace(copy, usages=measure(snapshot, policies=policies))
+
+
+def fleet(samples: Mapping[str, Mapping[str, list[float]]], policy: CollectPolicy = POLICY) -> Table:
+    cluster = Table(windows=WINDOWS)
+    for name in samples:
+        cluster.set_node(name, node(name, SHAPE))
+    cluster.set_load(measured(samples, policy), now=NOW)
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("kind", "duration", "expected"),
+    [
+        ("avg", "5m", 6250),
+        ("p50", "5m", 8000),
+        ("p90", "5m", 8000),
+        ("p95", "10m", 8000),
+        ("p50", "10m", 1000),
+        ("p95", "15m", 8000),
+        ("p50", "15m", 1000),
+        ("p99", "15m0s", 8000),
+        ("p50", "", 1000),
+        ("avg", "0s", 2750),
+    ],
+)
+def test_each_type_over_each_window_is_koordlets(kind, duration, expected) -> None:
+    """A load that rose from 10 to 80 percent in the last quarter: of 60 samples 15, of 20 all but 5. p50 of the 40
+    samples of ten minutes is the 20th, which is not interpolated with the 21st."""
+    cluster = fleet({"a": {**CALM, "CPU": [10.0] * 45 + [80.0] * 15}})
+    args = {"scoreAggregationType": kind, "scoreAggregatedDuration": duration}
+    _, _, scores = ask(cluster, {"aggregated": args})
+    assert scores.steps["cpu measured"].tolist() == [expected]
+    filtering = {"usageThresholds": {"cpu": 50}, "usageAggregationType": kind, "usageAggregatedDuration": duration}
+    _, verdicts, _ = ask(cluster, {"aggregated": filtering})
+    assert verdicts.steps["cpu measured"].tolist() == [expected]
+    assert verdicts.passed.tolist() == [expected < 5000]
+
+
+def test_a_percentile_is_a_sample_and_not_between_two() -> None:
+    """10 and 20 percent in turn: the middle of an even number of samples is the lower one."""
+    cluster = fleet({"a": {**CALM, "CPU": [10.0, 20.0] * 30}})
+    _, _, scores = ask(cluster, {"aggregated": {"scoreAggregationType": "p50"}})
+    assert scores.steps["cpu measured"].tolist() == [1000]
+
+
+def test_a_window_that_is_less_than_half_full_is_none() -> None:
+    """Five minutes of samples: of fifteen minutes there are only the estimates, without a duration the longest window
+    that is there, and before any is the mean."""
+    cluster = fleet({"new": {key: values[:20] for key, values in CALM.items()}, "newest": {"CPU": [30.0] * 3}})
+    for duration, new in (("15m", np.nan), ("5m", 1000.0), ("", 1000.0)):
+        args = {"scoreAggregationType": "p95", "scoreAggregatedDuration": duration}
+        _, _, scores = ask(cluster, {"aggregated": args})
+        newest = np.nan if duration else 3000.0
+        np.testing.assert_array_equal(scores.steps["cpu measured"], [new, newest])
+        assert scores.steps["cpu with the pod"][0] == (850 if np.isnan(new) else 1850)
+
+
+def test_usage_is_the_mean_over_the_aggregation_period() -> None:
+    """And pods are new for as long as the report interval says, unless the arguments do."""
+    samples = {"a": {**CALM, "CPU": [20.0] * 48 + [80.0] * 12}}
+    for seconds, expected in ((60, 8000), (300, 5600), (900, 3200)):
+        cluster = fleet(samples, CollectPolicy(report_interval_s=90, aggregate_duration_s=seconds))
+        cluster.set_pod(None, pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 80), now=NOW)
+        _, verdicts, _ = ask(cluster)
+        assert verdicts.steps["cpu measured"].tolist() == [expected]
+        assert verdicts.steps["cpu of pods not measured yet"].tolist() == [850]
+        _, verdicts, _ = ask(cluster, {"reportIntervalSeconds": 60})
+        assert verdicts.steps["cpu of pods not measured yet"].tolist() == [0]
+
+
+def test_percentiles_follow_the_load() -> None:
+    """And the nodes: one that comes has its own."""
+
+    def at(percent: float) -> dict[str, list[float]]:
+        return {**CALM, "CPU": [percent] * 60}
+
+    cluster = Table(windows=WINDOWS)
+    cluster.set_node("a", node("a", SHAPE))
+    cluster.set_load(measured({"a": at(80.0), "b": at(30.0)}), now=NOW)
+    plugin, _, before = ask(cluster, {"aggregated": {"scoreAggregationType": "p95"}})
+    cluster.set_node("b", node("b", SHAPE))
+    asked = info(containers=[ONE_CORE])
+    both = plugin.score(asked, cluster, rows(cluster, "a", "b"), now=NOW)
+    cluster.set_load(measured({"a": at(40.0)}), now=NOW)
+    after = plugin.score(asked, cluster, rows(cluster, "a"), now=NOW)
+    assert [scores.steps["cpu measured"].tolist() for scores in (before, both, after)] == [[8000], [8000, 3000], [4000]]
+
+
+def test_a_node_may_not_ask_for_a_window_that_is_not_kept(caplog) -> None:
+    """Else it would be judged by estimates alone, for ever."""
+    cluster = fleet({"a": CALM})
+    wanted = {"usageThresholds": {"cpu": 5}, "usageAggregationType": "p95", "usageAggregatedDuration": "30m"}
+    cluster.set_node("a", node("a", SHAPE, annotations={ANNOTATION: json.dumps({"aggregatedUsage": wanted})}))
+    _, verdicts, _ = ask(cluster)
+    assert verdicts.steps["cpu threshold %"].tolist() == [65]
+    assert "'30m' is not served; there are 5m, 10m, 15m" in caplog.text
+
+
+def test_what_is_no_pods_is_the_systems() -> None:
+    """Of 1000 millicores a pod of prod uses 600; with the system they are all there is."""
+    cluster = fleet({"a": CALM})
+    cluster.set_pod(None, pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 3600), now=NOW)
+    cluster.set_pod_usage(usage({("default", "p"): ("a", 0.6, GI), ("kube-system", "q"): ("elsewhere", 0.2, GI)}))
+    for with_system, expected in ((False, 600), (True, 1000)):
+        args = {"nodeMetricSource": "windowsAndPods", "scoreAccordingProdUsage": True}
+        _, _, scores = ask(cluster, {**args, "prodUsageIncludeSys": with_system})
+        assert scores.steps["cpu measured"].tolist() == [expected]
+
+
+def test_pods_of_daemon_sets_always_pass() -> None:
+    """They have no other node to go to."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(99.0)}))
+    owners = [{"kind": "DaemonSet", "name": "agent"}]
+    _, verdicts, scores = ask(cluster, metadata={"ownerReferences": owners})
+    assert verdicts.passed.all()
+    assert scores.values.tolist() == [39.0]
+
+
+def test_two_pods_in_quick_succession_see_each_other() -> None:
+    """What an extender reserves counts as an estimate at once."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}))
+    plugin, _, before = ask(cluster)
+    cluster.reserve(pod("p", containers=[ONE_CORE]), "a", now=NOW, until=NOW + 5)
+    after = plugin.score(info(containers=[ONE_CORE]), cluster, rows(cluster), now=NOW)
+    assert after.steps["cpu with the pod"] - before.steps["cpu with the pod"] == [850]
+    cluster.release("p")
+    again = plugin.score(info(containers=[ONE_CORE]), cluster, rows(cluster), now=NOW)
+    assert again.values.tolist() == before.values.tolist()
+
+
+# --- annotations -----------------------------------------------------------------------------------------------------
+
+THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "threshold", "kind"),
+    [
+        ({"usageThresholds": {"cpu": 30}}, 30, "usage"),
+        ({"prodUsageThresholds": {"cpu": 5}}, 65, "usage"),  # nobody says what prod pods use
+        ({"aggregatedUsage": {"usageThresholds": {"cpu": 40}, "usageAggregationType": "p95"}}, 40, "aggregated usage"),
+        ({"aggregatedUsage": {"usageThresholds": {"cpu": 40}}}, 65, "usage"),
+        ({}, 65, "usage"),
+    ],
+)
+def test_a_node_may_have_thresholds_of_its_own(annotation, threshold, kind) -> None:
+    """Each part of the annotation replaces that of the arguments."""
+    cluster = table([node("a", SHAPE, annotations={THRESHOLDS: json.dumps(annotation)})], loads=load({"a": busy(60.0)}))
+    plugin, verdicts, _ = ask(cluster)
+    assert verdicts.steps["cpu threshold %"].tolist() == [threshold]
+    assert verdicts.reasons[int(verdicts.codes[0])] == f"node(s) cpu {kind} exceed threshold"
+    cluster.set_node("a", node("a", SHAPE))
+    after = plugin.filter(info(containers=[ONE_CORE]), cluster, rows(cluster), now=NOW)
+    assert after.steps["cpu threshold %"].tolist() == [65]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (THRESHOLDS, "{"),
+        (THRESHOLDS, '{"usageThresholds": {"cpu": -1}}'),
+        (THRESHOLDS, '{"usageThresholds": {"cpu": "40"}}'),
+        (THRESHOLDS, '{"aggregatedUsage": {"usageThresholds": {"cpu": 40}, "usageAggregationType": "p42"}}'),
+        (
+            THRESHOLDS,
+            '{"aggregatedUsage": {"usageThresholds": {"cpu": 40}, "usageAggregationType": "avg",'
+            ' "usageAggregatedDuration": "-5m"}}',
+        ),
+        ("node.koordinator.sh/raw-allocatable", '{"cpu": "many"}'),
+        ("node.koordinator.sh/raw-allocatable", "[]"),
+    ],
+)
+def test_an_annotation_of_a_node_that_cannot_be_read_is_passed_over(name, text, caplog) -> None:
+    """With a line in the log that names node and annotation."""
+    cluster = table([node("a", SHAPE, annotations={name: text})], loads=load({"a": busy(10.0)}))
+    _, verdicts, _ = ask(cluster)
+    assert verdicts.steps["cpu threshold %"].tolist() == [65]
+    assert verdicts.steps["cpu allocatable"].tolist() == [10000]
+    assert "node a: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "estimate"),
+    [
+        ('{"cpu": 50}', {"cpu": 500, "memory": 751619277}),
+        ('{"cpu": 0}', {"cpu": 0, "memory": 751619277}),
+        ('{"cpu": 150}', {"cpu": 1500, "memory": 751619277}),
+        ('{"cpu": -1}', {"cpu": 850, "memory": 751619277}),
+        ('{"cpu": 99999}', {"cpu": 850, "memory": 751619277}),
+        ('{"cpu": "50"}', {"cpu": 850, "memory": 751619277}),
+        ("{", {"cpu": 850, "memory": 751619277}),
+    ],
+)
+def test_a_pod_may_have_factors_of_its_own_where_that_is_allowed(text, estimate) -> None:
+    """Nonsense is passed over as a whole."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}))
+    annotations = {"scheduling.koordinator.sh/load-estimated-scaling-factors": text}
+    _, _, scores = ask(cluster, {"allowCustomizeEstimation": True}, metadata={"annotations": annotations})
+    assert scores.inputs["podEstimate"] == estimate
+    _, _, scores = ask(cluster, {}, metadata={"annotations": annotations})
+    assert scores.inputs["podEstimate"] == {"cpu": 850, "memory": 751619277}
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ({"usageThresholds": {"cpu": 101}}, "usageThresholds.cpu: must be 0 to 100 (given: 101)"),
+        ({"usageThresholds": {"cpu": "65"}}, "usageThresholds.cpu: expected `int`, got `str`"),
+        ({"resourceWeights": {"cpu": 0}}, "resourceWeights.cpu: must be 1 to 100 (given: 0)"),
+        ({"dominantResourceWeight": -1}, "dominantResourceWeight: must be 0 to 100 (given: -1)"),
+        ({"nodeMetricExpirationSeconds": 0}, "nodeMetricExpirationSeconds: expected `int` >= 1"),
+        ({"comparison": "eq"}, "comparison: invalid enum value 'eq'"),
+        (
+            {"estimator": "defaultEstimater"},
+            "estimator: there is no 'defaultEstimater'; did you mean defaultEstimator?",
+        ),
+        ({"usageTresholds": {}}, "there is no such argument; did you mean usageThresholds?"),
+        ({"aggregated": {"usageAggregationType": "p42"}}, "aggregated: invalid enum value 'p42'"),
+        (
+            {"nodeMetricSource": "cluster", "aggregated": {"scoreAggregatedDuration": "-5m"}},
+            'aggregated.scoreAggregatedDuration: must be a duration like "5m", not negative',
+        ),
+        (
+            {"nodeMetricSource": "cluster", "prodUsageThresholds": {"cpu": 500}},
+            "prodUsageThresholds.cpu: must be 0 to 100 (given: 500)",
+        ),
+        (
+            {"nodeMetricSource": "cluster", "resourceWeights": {"example.com/io": 1}},
+            "estimatedScalingFactors.example.com/io: is missing, and resourceWeights has example.com/io",
+        ),
+        ({"prodUsageThresholds": {"cpu": 50}}, "prodUsageThresholds: needs what each pod uses"),
+        ({"scoreAccordingProdUsage": True}, "scoreAccordingProdUsage: needs what each pod uses"),
+        (
+            {"aggregated": {"usageAggregationType": "p95", "usageAggregatedDuration": "30m"}},
+            "aggregated.usageAggregatedDuration: '30m' is not served; there are 5m, 10m, 15m, and refresh.windows can",
+        ),
+        ({"prodUsageIncludeSys": True}, "prodUsageIncludeSys: needs what each pod uses"),
+        ({"supportedResources": ["example.com/io"]}, "example.com/io: our windows measure cpu and memory alone"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_named(args, problem) -> None:
+    """Where, what, and what would be right."""
+    with pytest.raises(ArgumentsError) as caught:
+        make(LoadAwareScheduling, args, Table(windows=WINDOWS))
+    assert problem in str(caught.value)
+
+
+def test_weights_are_upstreams_unless_some_are_given() -> None:
+    """A weight of the dominant resource alone leaves the others at none."""
+    found = [
+        make(LoadAwareScheduling, args, Table())[0].args.weights
+        for args in ({}, {"dominantResourceWeight": 1}, {"resourceWeights": {"cpu": 2}, "dominantResourceWeight": 1})
+    ]
+    assert found == [{"cpu": 1, "memory": 1}, {}, {"cpu": 2}]
+
+
+# --- NodeMetrics of the cluster --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        ({"updateTime": "yesterday"}, "status.updateTime: 'yesterday' is no time"),
+        ({"nodeMetric": {"nodeUsage": {"resources": {"cpu": "x"}}}}, "nodeUsage: cpu: 'x' is no Kubernetes quantity"),
+        ({"nodeMetric": {"nodeUsage": {"resources": {"cpu": "-1"}}}}, "nodeUsage: cpu is negative"),
+        ({"nodeMetric": {"aggregatedNodeUsages": [{"duration": "5 min"}]}}, "'5 min' is no duration"),
+    ],
+)
+def test_a_node_metric_that_cannot_be_read_says_why(status, problem) -> None:
+    """One bad object must not be taken for an idle node."""
+    given = msgspec.json.decode(json.dumps({"metadata": {"name": "n"}, "status": status}), type=NodeMetricObject)
+    with pytest.raises(ValueError, match=problem):
+        read_node_metric(given)
+
+
+def test_a_node_metric_that_goes_leaves_its_node_unmeasured() -> None:
+    """And one without a time keeps that of the one before."""
+    cluster = table([node("a", SHAPE)])
+    metric = NodeMetric(updated=NOW, usage={"cpu": 2000, "memory": GI})
+    cluster.set_node_metric("a", metric)
+    plugin, _, before = ask(cluster, {"nodeMetricSource": "cluster"})
+    cluster.set_node_metric("a", replace(metric, updated=None))
+    asked = info(containers=[ONE_CORE])
+    assert plugin.score(asked, cluster, rows(cluster), now=NOW).values.tolist() == before.values.tolist() == [84.0]
+    cluster.set_node_metric("a", None)
+    assert plugin.score(asked, cluster, rows(cluster), now=NOW).reason(0) == "no metrics of this node: 0"
+    cluster.set_node_metric("nobody", metric)  # its node may come later
+    cluster.set_node("nobody", node("nobody", SHAPE))
+    assert plugin.score(asked, cluster, rows(cluster, "nobody"), now=NOW).values.tolist() == [84.0]
+
+
+def test_a_pod_that_comes_before_its_node_is_judged_by_its_measurement_in_the_end() -> None:
+    """Events of nodes, pods and NodeMetrics come over three watches."""
+    cluster = table([node("z", SHAPE)])
+    plugin, _, _ = ask(cluster, {"nodeMetricSource": "cluster"})
+    reported = {("default", "p"): PodMetric({"cpu": 900, "memory": GI}, prod=True)}
+    cluster.set_node_metric("a", NodeMetric(updated=NOW, usage={"cpu": 2000}, pods=reported))
+    cluster.set_pod(None, pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 3600), now=NOW)
+    asked = info(containers=[ONE_CORE])
+    plugin.score(asked, cluster, rows(cluster, "z"), now=NOW)
+    cluster.set_node("a", node("a", SHAPE))
+    assert plugin.score(asked, cluster, rows(cluster, "a"), now=NOW).steps["cpu with the pod"].tolist() == [2850]
+
+
+def test_a_reading_of_a_pod_is_not_that_of_the_node_which_took_the_row() -> None:
+    """The node that it was seen on went; the pod of the same name is on another."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0), "b": busy(10.0)}))
+    cluster.set_pod_usage(usage({("default", "p"): ("a", 0.8, GI)}))
+    plugin, _, _ = ask(cluster, {"nodeMetricSource": "windowsAndPods"})
+    row = cluster.row["a"]
+    cluster.set_node("a", None)
+    cluster.set_node("b", node("b", SHAPE))
+    assert cluster.row["b"] == row
+    cluster.set_pod(None, pod("p", node="b", containers=[ONE_CORE], scheduled=NOW - 3600), now=NOW)
+    scores = plugin.score(info(containers=[ONE_CORE]), cluster, rows(cluster, "b"), now=NOW)
+    assert scores.steps["cpu of pods not measured yet"].tolist() == [850]
+
+
+def test_an_event_of_a_node_looks_at_its_own_pods_alone() -> None:
+    """kubelets tell of thousands of nodes all the time, each of which must not cost a look at all pods of the cluster:
+    of 20,000 of them no array is made."""
+    many = {("default", f"p{i}"): (f"n{i % 50}", 0.1, 1.0) for i in range(20_000)}
+    names = ["a", *(f"n{i}" for i in range(50))]
+    cluster = table([node(name, SHAPE) for name in names], loads=load({name: busy(10.0) for name in names}))
+    cluster.set_pod_usage(usage({("default", "p"): ("a", 0.4, GI), **many}))
+    args = {"nodeMetricSource": "windowsAndPods", "scoreAccordingProdUsage": True}
+    plugin, _, _ = ask(cluster, args)
+    changed = node("a", {"cpu": "20", "memory": "100Gi"})
+    tracemalloc.start()
+    try:
+        cluster.set_node("a", changed)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 100_000  # one number for each of them is 160,000 bytes
+    assert plugin.metrics.system.take(rows(cluster, "a"))[0][0].tolist() == [1600]
+
+
+def aggregated(seconds: int) -> NodeMetric:
+    """A p95 over so many seconds, of as many millicores."""
+    usage = {("p95", float(seconds)): {"cpu": seconds}, ("invented", float(seconds)): {"cpu": 1}}
+    return NodeMetric(updated=NOW, usage={"cpu": 1}, aggregated=usage)
+
+
+@pytest.mark.parametrize("told_by", ["NodeMetrics", "annotations"])
+def test_types_and_durations_that_nobody_asks_for_any_more_take_no_memory(told_by: str) -> None:
+    """A koordlet, or who annotates nodes, may name others for as long as the service runs. Of each there would be
+    numbers of all nodes: 6 kB here."""
+    names = [f"n{i:03}" for i in range(300)]
+    cluster = table([node(name, SHAPE) for name in names])
+    scoring = {"scoreAggregationType": "p95", "scoreAggregatedDuration": "5m"}
+    plugin, _, _ = ask(cluster, {"nodeMetricSource": "cluster", "aggregated": scoring})
+    cluster.set_node_metric("n001", aggregated(300))
+    asked, at = info(containers=[ONE_CORE]), rows(cluster, *names)
+
+    def step(seconds: int) -> None:
+        """The percentile of n000 is over so many seconds, and of n001 always over the same."""
+        cluster.set_node_metric("n000", aggregated(seconds))
+        own = {"usageThresholds": {"cpu": 90}, "usageAggregationType": "p95", "usageAggregatedDuration": f"{seconds}s"}
+        annotation = {THRESHOLDS: json.dumps({"aggregatedUsage": own})} if told_by == "annotations" else {}
+        cluster.set_node("n000", node("n000", SHAPE, annotations=annotation))
+        measured = plugin.filter(asked, cluster, at, now=NOW).steps["cpu measured"].tolist()
+        assert [seconds if annotation else 1, 1] == measured[:2]
+        scored = plugin.score(asked, cluster, at, now=NOW).steps["cpu measured"].tolist()
+        assert [300 if seconds == 300 else 0, 300] == [np.nan_to_num(each) for each in scored[:2]]
+
+    step(300)
+    tracemalloc.start()
+    try:
+        for seconds in range(301, 601):
+            step(seconds)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 600_000  # else 2,700,000 and more
+    step(300)  # what was forgotten is known when it is asked for again
+
+
+@pytest.mark.parametrize(("seconds", "counted"), [(0, 50), (1, 850)])
+def test_a_reading_from_before_a_pod_was_there_is_of_another_one(seconds, counted) -> None:
+    """A StatefulSet's pod that came back to its node has the same name; what is left of its estimate is 50 or all."""
+    again = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW + seconds)
+    cluster = table([node("a", SHAPE)], [again], load({"a": busy(10.0)}))
+    cluster.set_pod_usage(usage({("default", "p"): ("a", 0.8, GI)}))
+    _, _, scores = ask(cluster, {"nodeMetricSource": "windowsAndPods"})
+    assert scores.steps["cpu of pods not measured yet"].tolist() == [counted]
+
+
+def test_thresholds_of_prod_pods_go_before_those_of_percentiles() -> None:
+    """And the reason is that of plain usage."""
+    reported = {("default", "p"): PodMetric({"cpu": 7000}, prod=True)}
+    metric = NodeMetric(updated=NOW, usage={"cpu": 8000}, aggregated={("p95", 300.0): {"cpu": 9000}}, pods=reported)
+    old = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 3600)
+    cluster = table([node("a", SHAPE)], [old])
+    cluster.set_node_metric("a", metric)
+    aggregated = {"usageThresholds": {"cpu": 50}, "usageAggregationType": "p95"}
+    args = {"nodeMetricSource": "cluster", "aggregated": aggregated, "prodUsageThresholds": {"cpu": 60}}
+    for priority, measured, reason in ((9500, 7000, "cpu usage"), (5500, 9000, "cpu aggregated usage")):
+        _, verdicts, _ = ask(cluster, args, priority=priority)
+        assert verdicts.steps["cpu measured"].tolist() == [measured]
+        assert verdicts.reasons[int(verdicts.codes[0])] == f"node(s) {reason} exceed threshold"
+
+
+def test_pods_that_go_before_anybody_asks_leave_nothing() -> None:
+    """Between a new measurement and the next request."""
+    here = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW)
+    cluster = table([node("a", SHAPE)], [here])
+    cluster.set_node_metric("a", NodeMetric(updated=NOW, usage={"cpu": 2000, "memory": GI}))
+    plugin, _, before = ask(cluster, {"nodeMetricSource": "cluster"})
+    assert before.steps["cpu of pods not measured yet"].tolist() == [850]
+    cluster.set_node_metric("a", NodeMetric(updated=NOW, usage={"cpu": 3000, "memory": GI}))
+    cluster.set_pod(here, None, now=NOW)
+    after = plugin.score(info(containers=[ONE_CORE]), cluster, rows(cluster), now=NOW)
+    assert after.steps["cpu with the pod"].tolist() == [3000 + 850]
+
+
+def test_a_pod_that_is_prod_to_one_and_not_to_the_other_counts_as_its_estimate() -> None:
+    """Just relabelled: what was reported of it is in no sum of prod pods."""
+    old = pod("p", node="a", containers=[ONE_CORE], scheduled=NOW - 3600)
+    cluster = table([node("a", SHAPE)], [old])
+    reported = {("default", "p"): PodMetric({"cpu": 500, "memory": GI}, prod=False)}
+    cluster.set_node_metric("a", NodeMetric(updated=NOW, usage={"cpu": 2000}, pods=reported))
+    args = {"nodeMetricSource": "cluster", "scoreAccordingProdUsage": True}
+    _, verdicts, scores = ask(cluster, args)
+    assert [scores.steps[f"cpu {each}"][0] for each in ("measured", "of pods not measured yet")] == [0, 850]
+    assert verdicts.steps["cpu of pods not measured yet"].tolist() == [0]
+
+
+# --- events in any order ---------------------------------------------------------------------------------------------
+
+NODES = ("n0", "n1", "n2")
+PODS = ("p0", "p1", "p2")
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "windows": {},
+    "windowsAndPods": {"prodUsageThresholds": {"cpu": 30}, "scoreAccordingProdUsage": True},
+    "cluster": {
+        "prodUsageThresholds": {"cpu": 30},
+        "prodUsageIncludeSys": True,
+        "supportedResources": ["example.com/io"],
+        "aggregated": {"usageThresholds": {"cpu": 40}, "usageAggregationType": "p95", "scoreAggregationType": "p95"},
+        "estimatedSecondsAfterPodScheduled": 100,
+    },
+}
+ASKED = (info(containers=[ONE_CORE]), info("batch", containers=[ONE_CORE], priority=5500))
+
+
+def told(cluster: Table, plugin: LoadAwareScheduling) -> dict[str, Any]:
+    """Everything that the plug-in says of each known node."""
+    known = sorted(name for name, row in cluster.row.items() if cluster.known[row])
+    at = rows(cluster, *known) if known else np.zeros(0, dtype=np.int64)
+    found: dict[str, Any] = {}
+    for asked in ASKED:
+        verdicts = plugin.filter(asked, cluster, at, now=NOW)
+        scores = plugin.score(asked, cluster, at, now=NOW)
+        for i, name in enumerate(known):
+            found[f"{name} {asked.pod.metadata.name}"] = (
+                int(verdicts.codes[i]),
+                {key: repr(values[i]) for key, values in verdicts.steps.items()},
+                {key: repr(values[i]) for key, values in scores.steps.items()},
+                scores.reason(i),
+            )
+    return found
+
+
+class Events(RuleBasedStateMachine):
+    """Nodes, pods, reservations and measurements that come and go; with each of the three sources."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Table()
+        self.plugins = {name: self.made(name, self.table) for name in ARGUMENTS}
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        self.serial = 0
+
+    def made(self, source: str, cluster: Table) -> LoadAwareScheduling:
+        return make(LoadAwareScheduling, {**ARGUMENTS[source], "nodeMetricSource": source}, cluster)[0]
+
+    @rule(
+        name=st.sampled_from(NODES),
+        cpu=st.integers(0, 4),
+        custom=st.sampled_from(
+            [
+                "",
+                '{"usageThresholds": {"cpu": 10}}',
+                '{"aggregatedUsage": {"usageThresholds": {"cpu": 9}, "usageAggregationType": "avg"}}',
+                *(
+                    '{"aggregatedUsage": {"usageThresholds": {"cpu": 9}, "usageAggregationType": "p95",'
+                    f' "usageAggregatedDuration": "{duration}"}}}}'
+                    for duration in ("5m", "10m")
+                ),
+            ]
+        ),
+    )
+    def node_comes_or_changes(self, name: str, cpu: int, custom: str) -> None:
+        annotations = {THRESHOLDS: custom} if custom else {}
+        self.nodes[name] = node(name, {"cpu": str(cpu), "memory": "8Gi"}, annotations=annotations)
+        self.table.set_node(name, self.nodes[name])
+
+    @rule(name=st.sampled_from(NODES))
+    def node_goes(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self.table.set_node(name, None)
+
+    @rule(
+        name=st.sampled_from(PODS),
+        where=st.sampled_from(["", *NODES]),
+        containers=st.sampled_from([[], [ONE_CORE], [ONE_CORE, ONE_CORE]]),
+        priority=st.sampled_from([9500, 7500, 5500]),
+        age=st.sampled_from([10, 70, 3600]),
+        phase=st.sampled_from(["Running", "Running", "Succeeded"]),
+        again=st.booleans(),
+    )
+    def pod_comes_or_changes(
+        self, name: str, where: str, containers: Any, priority: int, age: int, phase: str, again: bool
+    ) -> None:
+        old = self.pods.get(name)
+        self.serial += again or old is None
+        uid = f"{name}-{self.serial}" if old is None or again else identity(old)
+        new = pod(name, uid=uid, node=where, containers=containers, phase=phase, scheduled=NOW - age, priority=priority)
+        self.table.set_pod(old, new, now=NOW)
+        self.pods[name] = new
+
+    @rule(name=st.sampled_from(PODS))
+    def pod_goes(self, name: str) -> None:
+        if old := self.pods.pop(name, None):
+            self.table.set_pod(old, None, now=NOW)
+
+    @rule(name=st.sampled_from(PODS), where=st.sampled_from(NODES))
+    def pod_is_reserved(self, name: str, where: str) -> None:
+        if name in self.pods:
+            self.table.reserve(self.pods[name], where, now=NOW, until=NOW + 5)
+
+    @rule(cpu=st.sampled_from([5.0, 50.0]), percentile=st.booleans(), among=st.integers(0, 3))
+    def load_comes(self, cpu: float, percentile: bool, among: int) -> None:
+        more = {"P95": cpu * 2} if percentile else {}
+        loads = load({name: busy(cpu + i, **more) for i, name in enumerate(NODES[:among])}) if among else None
+        self.table.set_load(loads, now=NOW)
+
+    @rule(node_=st.sampled_from(NODES), known=st.sets(st.sampled_from(PODS)), there=st.booleans())
+    def pods_are_measured(self, node_: str, known: set[str], there: bool) -> None:
+        given = {("default", name): (node_, 0.1 * len(known), 1e8) for name in known}
+        self.table.set_pod_usage(usage(given) if there else None)
+
+    @rule(
+        name=st.sampled_from(NODES),
+        updated=st.sampled_from([None, NOW, NOW - 50, NOW - 500]),
+        measured=st.booleans(),
+        durations=st.sets(st.sampled_from([300.0, 600.0])),
+        prod=st.sets(st.sampled_from(PODS)),
+        there=st.booleans(),
+    )
+    def node_metric_comes_or_goes(
+        self, name: str, updated: float | None, measured: bool, durations: set[float], prod: set[str], there: bool
+    ) -> None:
+        metric = NodeMetric(
+            updated=updated,
+            usage={"cpu": 700, "memory": GI, "example.com/io": 3} if measured else None,
+            system={"cpu": 90},
+            aggregated={("p95", seconds): {"cpu": int(seconds)} for seconds in durations},
+            pods={("default", each): PodMetric({"cpu": 300}, each != "p2") for each in prod},
+        )
+        self.table.set_node_metric(name, metric if there else None)
+
+    @invariant()
+    def equals_a_rebuild(self) -> None:
+        """Once reservations are over."""
+        self.table.expire(NOW + 100)
+        rebuilt = table(self.nodes.values(), self.pods.values(), self.table.load.columns)
+        for name, metric in self.table.node_metrics.items():
+            rebuilt.set_node_metric(name, metric)
+        rebuilt.set_pod_usage(self.table.pod_usage)
+        for source, plugin in self.plugins.items():
+            assert told(self.table, plugin) == told(rebuilt, self.made(source, rebuilt)), source
+
+
+TestEvents = Events.TestCase
+TestEvents.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)

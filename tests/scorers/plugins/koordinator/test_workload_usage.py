@@ -1,0 +1,261 @@
+"""The estimator by owners: whose pods are whose, what they used, and when that is not enough to go by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from scorers.plugin_api.arguments import ArgumentsError
+from scorers.plugin_api.framework import make
+from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
+from scorers.plugins.koordinator.workload_usage import Workload, WorkloadUsage, workload_of
+from tests.scorers.plugins.koordinator.test_load_aware_scheduling import ONE_CORE, SHAPE, busy, usage
+from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows, table
+from watcher.client import Pods
+from watcher.core.kubernetes.objects import Pod
+
+BY_OWNER = {"estimator": "ownerHistoryEstimator", "nodeMetricSource": "windowsAndPods"}
+MI = 1 << 20
+
+
+def owned(kind: str, name: str, *, controller: bool = True, template: str = "") -> dict[str, Any]:
+    """The metadata of a pod of this owner."""
+    labels = {"pod-template-hash": template} if template else {}
+    return {"ownerReferences": [{"kind": kind, "name": name, "controller": controller}], "labels": labels}
+
+
+def of_web(name: str, *, node: str = "a", **more: Any) -> Pod:
+    """A pod of the Deployment web."""
+    metadata = owned("ReplicaSet", "web-5d8f", template="5d8f")
+    return pod(name, node=node, containers=[ONE_CORE], scheduled=NOW - 3600, metadata=metadata, **more)
+
+
+def minutes(given: Mapping[str, tuple[list[float], list[float]]]) -> Pods:
+    """What pods of the namespace default on node a used, minute by minute: cores and MiB, newest last."""
+    newest = {("default", name): ("a", cores[-1], memory[-1] * MI) for name, (cores, memory) in given.items()}
+    pods = usage(newest)
+    rings = np.full((2, 15, len(newest)), np.nan)
+    for name, (cores, memory) in given.items():
+        row = pods.row["default", name]
+        rings[0, 15 - len(cores) :, row], rings[1, 15 - len(memory) :, row] = cores, np.array(memory) * MI
+    return replace(pods, recent=(rings[0], rings[1]))
+
+
+def asked(pods: list[Pod], used: Pods | None, args: Mapping[str, Any] = {}, **kind: Any) -> tuple[Any, Any]:
+    """The estimate of one more pod, and how it came about, as explain tells it."""
+    cluster = table([node("a", SHAPE)], pods, load({"a": busy(10.0)}))
+    plugin, _ = make(LoadAwareScheduling, {**BY_OWNER, **args}, cluster)
+    cluster.set_pod_usage(used)
+    kind = {"metadata": owned("ReplicaSet", "web-9cc4", template="9cc4"), "containers": [ONE_CORE], **kind}
+    inputs = plugin.score(info("new", **kind), cluster, rows(cluster), now=NOW).inputs
+    return inputs["podEstimate"], inputs["estimator"]
+
+
+# --- whose pods ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({}, None),
+        (owned("StatefulSet", "db"), Workload("default", "StatefulSet", "db")),
+        (owned("StatefulSet", "db", controller=False), None),
+        (owned("ReplicaSet", "web-5d8f", template="5d8f"), Workload("default", "Deployment", "web")),
+        # a ReplicaSet that somebody made: its pods have no such label, or a name that does not end so
+        (owned("ReplicaSet", "web-5d8f"), Workload("default", "ReplicaSet", "web-5d8f")),
+        (owned("ReplicaSet", "web-5d8f", template="7"), Workload("default", "ReplicaSet", "web-5d8f")),
+        (owned("Job", "run-1", template="1"), Workload("default", "Job", "run-1")),
+    ],
+)
+def test_the_workload_is_the_controller_or_its_deployment(
+    metadata: Mapping[str, Any], expected: Workload | None
+) -> None:
+    """By the hash that a Deployment gives its versions."""
+    assert expected == workload_of(pod(metadata=metadata))
+
+
+# --- what they used --------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_is_estimated_by_those_of_another_version() -> None:
+    """Of 20 readings in order the 19th; per resource, over both pods."""
+    used = minutes({"web-0": ([0.1] * 10, [100.0] * 10), "web-1": ([0.2] * 8 + [0.3, 0.9], [300.0] * 10)})
+    estimate, told = asked([of_web("web-0"), of_web("web-1")], used)
+    assert {"cpu": 300, "memory": 300 * MI} == estimate
+    assert "p95 of 20 readings of 2 pods of Deployment default/web" == told["cpu"]
+
+
+def test_limits_bound_it() -> None:
+    """A pod cannot use more, whatever those before used."""
+    used = minutes({"web-0": ([2.0] * 10, [100.0] * 10)})
+    small = [{"requests": {"cpu": "1"}, "limits": {"cpu": "1500m"}}]
+    assert 1500 == asked([of_web("web-0")], used, containers=small)[0]["cpu"]
+
+
+def test_which_percentile_is_an_argument() -> None:
+    """The fifth of ten."""
+    used = minutes({"web-0": ([each / 10 for each in range(1, 11)], [100.0] * 10)})
+    assert 500 == asked([of_web("web-0")], used, {"ownerHistory": {"percentile": 50}})[0]["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("used", "args", "kind", "why"),
+    [
+        (None, {}, {}, "by default: it is not known what pods use"),
+        ({}, {}, {}, "by default: of Deployment default/web there are 0 readings of 0 pods, needed are 10 of 1"),
+        (
+            {"web-0": 9},
+            {},
+            {},
+            "by default: of Deployment default/web there are 9 readings of 1 pod, needed are 10 of 1",
+        ),
+        (
+            {"web-0": 15},
+            {"minPods": 2},
+            {},
+            "by default: of Deployment default/web there are 15 readings of 1 pod, needed are 10 of 2",
+        ),
+        ({"web-0": 15}, {}, {"metadata": {}}, "by default: the pod has no controller"),
+        (
+            {"other": 15},
+            {},
+            {},
+            "by default: of Deployment default/web there are 0 readings of 0 pods, needed are 10 of 1",
+        ),
+    ],
+)
+def test_where_too_little_is_known_the_default_counts(
+    used: Mapping[str, int] | None, args: Mapping[str, Any], kind: Mapping[str, Any], why: str
+) -> None:
+    """85 % of a core and 70 % of a GiB, and explain says why."""
+    given = None if used is None else minutes({name: ([0.2] * n, [100.0] * n) for name, n in used.items()})
+    pods = [of_web("web-0"), pod("other", node="a", scheduled=NOW - 3600)]
+    estimate, told = asked(pods, given, {"ownerHistory": args} if args else {}, **kind)
+    assert {"cpu": 850, "memory": round(0.7 * 1024 * MI)} == estimate
+    assert {"cpu": why, "memory": why} == told
+
+
+def test_each_resource_is_known_by_itself() -> None:
+    """A source may have no memory of pods."""
+    used = minutes({"web-0": ([0.2] * 10, [float("nan")] * 10)})
+    estimate, told = asked([of_web("web-0")], used)
+    assert {"cpu": 200, "memory": round(0.7 * 1024 * MI)} == estimate
+    assert "of Deployment default/web there are 0 readings of 0 pods" in told["memory"]
+
+
+def test_pods_that_are_placed_count_by_it_too() -> None:
+    """One that was scheduled this moment is not in the usage of its node yet."""
+    used = minutes({"web-0": ([0.2] * 10, [100.0] * 10)})
+    cluster = table([node("a", SHAPE)], [of_web("web-0")], load({"a": busy(10.0)}))
+    plugin, _ = make(LoadAwareScheduling, BY_OWNER, cluster)
+    cluster.set_pod_usage(used)
+    cluster.reserve(of_web("web-1", node=""), "a", now=NOW, until=NOW + 5)
+    scores = plugin.score(info(containers=[ONE_CORE]), cluster, rows(cluster), now=NOW)
+    assert [200] == scores.steps["cpu of pods not measured yet"].tolist()
+
+
+def test_the_default_estimator_tells_nothing_more() -> None:
+    """It is what Koordinator's users know."""
+    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}))
+    plugin, _ = make(LoadAwareScheduling, {"estimator": "defaultEstimator"}, cluster)
+    assert "estimator" not in plugin.score(info(), cluster, rows(cluster), now=NOW).inputs
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ({"estimator": "ownerHistoryEstimator"}, "estimator: ownerHistoryEstimator needs what each pod uses"),
+        ({"ownerHistory": {}}, "ownerHistory: defaultEstimator does not look at it; set estimator to"),
+        ({"estimator": "ownerHistoryEstimater"}, "did you mean ownerHistoryEstimator?"),
+        ({"estimator": "none"}, "estimator: there is no 'none'; known are defaultEstimator, ownerHistoryEstimator"),
+        ({**BY_OWNER, "ownerHistory": {"percentile": 0}}, "percentile"),
+        ({**BY_OWNER, "ownerHistory": {"minReading": 5}}, "minReading"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(args: Mapping[str, Any], problem: str) -> None:
+    """By name, with what to do."""
+    with pytest.raises(ArgumentsError, match=problem):
+        make(LoadAwareScheduling, args, table([]))
+
+
+def test_pods_are_asked_for_beside_the_nodemetrics_of_a_cluster() -> None:
+    """These have one reading of each pod, and no history."""
+    cluster = table([])
+    make(LoadAwareScheduling, {**BY_OWNER, "nodeMetricSource": "cluster"}, cluster)
+    assert cluster.needs.pods
+    assert cluster.needs.node_metrics
+
+
+# --- events in any order ---------------------------------------------------------------------------------------------
+
+NAMES = ("p0", "p1", "p2", "p3")
+OWNERS: tuple[dict[str, Any], ...] = (
+    {},
+    owned("ReplicaSet", "web-1", template="1"),
+    owned("ReplicaSet", "web-2", template="2"),
+    owned("StatefulSet", "db"),
+)
+WORKLOADS = (Workload("default", "Deployment", "web"), Workload("default", "StatefulSet", "db"))
+
+
+class Events(RuleBasedStateMachine):
+    """Pods that come and go, some under a name that was there, and readings of some of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = WorkloadUsage(90)
+        self.pods: dict[str, Pod] = {}
+        self.used: Pods | None = None
+        self.serial = 0
+
+    @rule(name=st.sampled_from(NAMES), metadata=st.sampled_from(OWNERS))
+    def pod_comes(self, name: str, metadata: dict[str, Any]) -> None:
+        self.serial += 1
+        key = f"{name}-{self.serial}"
+        self.pods[key] = pod(name, uid=key, metadata=metadata)
+        self.kept.add(key, self.pods[key])
+
+    @rule(data=st.data())
+    def pod_goes(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from([*self.pods, "nobody"]))
+        self.pods.pop(key, None)
+        self.kept.remove(key)
+
+    @rule(count=st.dictionaries(st.sampled_from(NAMES), st.lists(st.sampled_from([0.1, 0.2, 0.5]), min_size=1)))
+    def pods_are_measured(self, count: dict[str, list[float]]) -> None:
+        self.used = minutes({name: (used[:15], used[:15]) for name, used in count.items()}) if count else None
+        self.kept.take(self.used)
+
+    @invariant()
+    def equals_what_is_made_anew(self) -> None:
+        anew = WorkloadUsage(90)
+        for key, each in self.pods.items():
+            anew.add(key, each)
+        anew.take(self.used)
+        assert [self.kept.of(each) for each in WORKLOADS] == [anew.of(each) for each in WORKLOADS]
+
+
+def test_nothing_is_kept_of_workloads_that_are_gone() -> None:
+    """Jobs come by the thousand, also where nobody measures pods."""
+    kept = WorkloadUsage(95)
+    for number in range(3):
+        job = pod(f"job-{number}", metadata=owned("Job", f"job-{number}"))
+        kept.add(f"uid-{number}", job)
+        kept.of(Workload("default", "Job", f"job-{number}"))
+        kept.remove(f"uid-{number}")
+        kept.of(Workload("default", "Job", "nobody's"))
+    assert [0, 0, 0] == [len(each) for each in vars(kept).values() if isinstance(each, dict)]
+
+
+TestEvents = Events.TestCase
+TestEvents.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)

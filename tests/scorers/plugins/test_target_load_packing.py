@@ -1,0 +1,233 @@
+"""TargetLoadPacking: golden cases through the whole plug-in, what holds for every curve, and what is named differently
+where metrics are missing."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scorers.cluster.table import Table
+from scorers.plugin_api.arguments import ArgumentsError
+from scorers.plugin_api.framework import make
+from scorers.plugins.target_load_packing import (
+    TargetLoadPacking,
+    TargetLoadPackingArgs,
+    packing_scores,
+    predicted_demand,
+)
+from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows, table
+from tests.scorers.vectors import cases
+
+
+def resources(container: dict[str, Any]) -> dict[str, Any]:
+    """A vector's container."""
+    found: dict[str, Any] = {}
+    for kind in ("requests", "limits"):
+        if (milli := container.get(f"{kind}_cpu_milli")) is not None:
+            found[kind] = {"cpu": f"{milli}m"}
+    return found
+
+
+def pod_of(case: dict[str, Any]) -> dict[str, Any]:
+    overhead = case.get("overhead_cpu_milli", 0)
+    return {"containers": [resources(each) for each in case["containers"]], "overhead": {"cpu": f"{overhead}m"}}
+
+
+def arguments(case: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "targetUtilization": case["target_utilization"],
+        "defaultRequests": {"cpu": f"{case['default_requests_milli']}m"},
+        "defaultRequestsMultiplier": str(case["default_requests_multiplier"]),
+    }
+
+
+@cases("TargetLoadPacking", "score")
+def test_golden(case):
+    """What upstream's tests and the worked examples of seed and KEP say; another node has metrics too."""
+    given_ = case["inputs"]
+    end = float(given_["window_end"] or NOW)
+    values = {(each["type"], each["operator"]): each["value"] for each in given_["metrics"] or []}
+    recent = [
+        pod(f"recent-{i}", node="n", scheduled=end - given_["window_end"] + each["timestamp"], **pod_of(each))
+        for i, each in enumerate(given_["recent_pods"])
+    ]
+    nodes = [node("n", {"cpu": f"{given_['node']['capacity_cpu_milli']}m"}), node("other", {"cpu": "1"})]
+    loads = {**({"n": values} if values else {}), "other": {("CPU", "AVG"): 1.0}}
+    cluster = Table()
+    plugin, _ = make(TargetLoadPacking, arguments(given_["args"]), cluster)
+    for each in nodes:
+        cluster.set_node(each.metadata.name, each)
+    for one in recent:
+        cluster.set_pod(None, one, now=end)
+    cluster.set_load(load(loads, sampled=end), now=end)
+    scores = plugin.score(info(**pod_of(given_["pod"])), cluster, rows(cluster, "n"), now=end)
+    assert scores.values.tolist() == [case["expected"]["score"]]
+    predicted = case["expected"]["predicted_percent"]
+    assert scores.steps["cpu predicted %"][0] == pytest.approx(np.nan if predicted is None else predicted, nan_ok=True)
+
+
+@cases("TargetLoadPacking", "predict_container_cpu_milli")
+def test_golden_prediction(case):
+    """Limit, else request times the multiplier, else the default."""
+    given_ = case["inputs"]
+    args = TargetLoadPackingArgs(
+        default_requests={"cpu": f"{given_['default_requests_milli']}m"},
+        default_requests_multiplier=str(given_["default_requests_multiplier"]),
+    )
+    assert predicted_demand(pod(containers=[resources(given_["container"])]), "cpu", args) == case["expected"]["milli"]
+
+
+@given(st.floats(1, 99), st.lists(st.one_of(st.just(float("nan")), st.floats(0, 200)), min_size=1, max_size=20))
+def test_scores_stay_in_range_and_peak_at_the_target(target, predicted):
+    """Integers 0 to 100; 100 at the target, rising before it and falling after; 0 above 100 percent and for NaN."""
+    array = np.sort(predicted)
+    scores = packing_scores(array, target=target)
+    assert ((scores >= 0) & (scores <= 100) & (scores == np.round(scores))).all()
+    assert packing_scores(np.array([target]), target=target) == [100]
+    assert (scores[np.isnan(array) | (array > 100)] == 0).all()
+    assert (np.diff(scores[array <= target]) >= 0).all()
+    assert (np.diff(scores[array > target]) <= 0).all()
+
+
+# --- beyond upstream -------------------------------------------------------------------------------------------------
+
+
+def score(cluster: Table, asking: Any, *names: str, **args: Any) -> Any:
+    plugin, _ = make(TargetLoadPacking, args, cluster)
+    return plugin.score(asking, cluster, rows(cluster, *names), now=NOW)
+
+
+def test_without_metrics_of_any_node_it_packs_by_allocation():
+    """And says so. Upstream would score every node 0."""
+    nodes = [node("a", {"cpu": "4"}), node("b", {"cpu": "4"})]
+    pods = [pod("x", node="b", containers=[{"requests": {"cpu": "1"}}], scheduled=NOW - 1000)]
+    asking = info(containers=[{"requests": {"cpu": "500m"}}])
+    scores = score(table(nodes, pods), asking, "a", "b")
+    assert scores.steps["cpu allocated %"].tolist() == [12.5, 37.5]
+    assert scores.values.tolist() == packing_scores(np.array([12.5, 37.5]), target=40.0).tolist()
+    assert "most nodes have no metrics" in scores.reason(1)
+    assert "37.5 %" in scores.reason(1)
+
+
+def test_a_node_without_metrics_scores_nothing_while_others_have_some():
+    """Upstream's rule; and a node that the table has no capacity of is at 0 percent."""
+    nodes = [node("a", {"cpu": "4"}), node("silent", {"cpu": "4"}), node("no-capacity", {})]
+    loads = load({"a": {("CPU", "AVG"): 20.0}, "no-capacity": {("CPU", "AVG"): 20.0}})
+    scores = score(table(nodes, loads=loads), info(), "a", "silent", "no-capacity")
+    assert scores.values.tolist() == [70.0, 0.0, 40.0]
+    assert scores.reason(1) == "no metrics of this node: 0"
+
+
+def test_latest_stands_in_for_an_average():
+    """A node of one sample is not an idle one."""
+    loads = load({"a": {("CPU", "Latest"): 40.0}, "b": {("CPU", "AVG"): 40.0, ("CPU", "Latest"): 90.0}})
+    cluster = table([node("a", {"cpu": "4"}), node("b", {"cpu": "4"})], loads=loads)
+    assert score(cluster, info(overhead={}), "a", "b").values.tolist() == [100.0, 100.0]
+
+
+def test_pods_that_are_not_measured_yet_count_until_they_are():
+    """Assigned after the node's own newest sample, or up to a minute before it; 60 s exactly is measured."""
+    pods = [
+        pod(f"{age}", node="a", containers=[{"limits": {"cpu": "1"}}], scheduled=NOW - age)
+        for age in (-5, 0, 59, 60, 200)
+    ]
+    cluster = table([node("a", {"cpu": "10"})], loads=load({"a": {("CPU", "AVG"): 0.0}}))
+    plugin, _ = make(TargetLoadPacking, {}, cluster)
+    for each in pods:
+        cluster.set_pod(None, each, now=NOW)
+    scores = plugin.score(info(), cluster, rows(cluster, "a"), now=NOW)
+    assert scores.steps["cpu of recent pods"].tolist() == [3000.0]
+    cluster.set_pod(pods[0], None, now=NOW)
+    assert plugin.score(info(), cluster, rows(cluster, "a"), now=NOW).steps["cpu of recent pods"].tolist() == [2000.0]
+
+
+def test_memory_may_count_too():
+    """The lower of the two scores; a node that tells nothing of memory counts as the worst of those that do."""
+    nodes = [node(name, {"cpu": "4", "memory": "10Gi"}) for name in "abc"]
+    loads = load(
+        {
+            "a": {("CPU", "AVG"): 40.0, ("Memory", "AVG"): 70.0},
+            "b": {("CPU", "AVG"): 70.0, ("Memory", "AVG"): 40.0},
+            "c": {("CPU", "AVG"): 40.0},
+        }
+    )
+    scores = score(table(nodes, loads=loads), info(), resources=["cpu", "memory"])
+    assert scores.values.tolist() == [20.0, 20.0, 20.0]
+    assert scores.steps["cpu score"].tolist() == [100.0, 20.0, 100.0]
+    assert "memory is not known" in scores.reason(2)
+
+
+def test_the_order_of_resources_does_not_matter_and_cpu_has_to_be_known():
+    """A node that tells of its memory alone has no metrics where CPU counts."""
+    nodes = [node(name, {"cpu": "4", "memory": "10Gi"}) for name in "ab"]
+    loads = load({"a": {("CPU", "AVG"): 40.0}, "b": {("Memory", "AVG"): 40.0}})
+    for resources in (["cpu", "memory"], ["memory", "cpu"]):
+        scores = score(table(nodes, loads=loads), info(containers=[{}]), defaultRequests={}, resources=resources)
+        assert scores.values.tolist() == [100.0, 0.0]
+        assert scores.reason(1) == "no metrics of this node: 0"
+    alone = score(table(nodes, loads=loads), info(), resources=["memory"])
+    assert alone.values.tolist() == [0.0, 100.0]
+
+
+def test_without_metrics_each_of_the_resources_is_packed_by_requests():
+    """Memory alone, where memory alone counts; the fullest decides where several do."""
+    nodes = [node(name, {"cpu": "4", "memory": "10Gi"}) for name in "ab"]
+    pods = [pod("p", node="a", containers=[{"requests": {"memory": "4Gi"}}])]
+    scores = score(table(nodes, pods), info(), resources=["memory"])
+    assert scores.values.tolist() == [100.0, 40.0]
+    assert scores.reason(0) == "most nodes have no metrics: packed by requests, 40.0 % of allocatable memory: 100"
+    assert score(table(nodes, pods), info(), resources=["memory", "cpu"]).values.tolist() == [40.0, 40.0]
+    only_cpu = load({"a": {("CPU", "AVG"): 10.0}})
+    assert score(table(nodes, pods, only_cpu), info(), resources=["memory"]).inputs["fallback"] == "allocation"
+
+
+def test_the_demand_may_be_the_effective_requests_or_limits():
+    """Seed 004, step 2, and its variant; init containers and sidecars count there."""
+    cluster = table([node("a", {"cpu": "10"})], loads=load({"a": {("CPU", "AVG"): 0.0}}))
+    asking = info(
+        containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}],
+        initContainers=[{"restartPolicy": "Always", "requests": {"cpu": "500m"}, "limits": {"cpu": "500m"}}],
+        overhead={"cpu": "100m"},
+    )
+    for demand, milli in (("upstream", 2100), ("requests", 1600), ("limits", 2600)):
+        scores = score(cluster, asking, podDemand=demand)
+        assert scores.inputs["podDemand"] == {"cpu": milli}
+        assert scores.steps["cpu predicted %"] == pytest.approx([milli / 100])
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"targetUtilization": 0}, "targetUtilization: expected"),
+        ({"targetUtilization": 101}, "targetUtilization: expected"),
+        ({"targetUtilization": "40"}, "targetUtilization: expected"),
+        ({"targetUtilisation": 40}, "did you mean targetUtilization?"),
+        ({"defaultRequestsMultiplier": "much"}, "defaultRequestsMultiplier: must be a number"),
+        ({"defaultRequestsMultiplier": "nan"}, "defaultRequestsMultiplier: must be a number"),
+        ({"defaultRequests": {"cpu": "1x"}}, "defaultRequests.cpu: '1x' is no Kubernetes quantity"),
+        ({"defaultRequests": {"cpu": "-1"}}, "must not be negative"),
+        ({"podDemand": "usage"}, "podDemand: invalid enum value"),
+        ({"resources": []}, "resources: expected"),
+    ],
+)
+def test_bad_arguments_are_named(args, said):
+    """Upstream would take the default without a word."""
+    with pytest.raises(ValueError, match=r"arguments of TargetLoadPacking: ") as caught:
+        make(TargetLoadPacking, args, Table())
+    assert said in str(caught.value)
+
+
+def test_every_problem_is_named_at_once_and_what_is_not_ours_is_a_notice():
+    """watcherAddress and metricProvider stand in every configuration that people have."""
+    with pytest.raises(ArgumentsError, match="target") as caught:
+        make(TargetLoadPacking, {"targetUtilization": -1, "podDemand": 7, "x": 1}, Table())
+    assert len(caught.value.problems) == 3
+    _, notices = make(
+        TargetLoadPacking, {"watcherAddress": "http://x", "metricProvider": {"type": "Prometheus"}}, Table()
+    )
+    assert [notice.split(" is not")[0] for notice in notices] == [
+        "TargetLoadPacking: watcherAddress",
+        "TargetLoadPacking: metricProvider",
+    ]

@@ -1,0 +1,156 @@
+"""A plug-in in a package of its own: built as pip would, found by its entry point, and served with."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scorers.profiles.profiles import validate
+from scorers.profiles.registry import known_names
+from tests.conftest import RunService
+from tests.fakes.kube import NODES, PODS, FakeKube
+from tests.outside_packages import on_path, unpacked
+from tests.real.parts import REPOSITORY
+from tests.service import Service
+from tests.waiting import wait_for
+
+OUTSIDE = REPOSITORY / "tests" / "outside_scorer"
+MODULE = "load_watcher_fewest_pods"
+PROFILE = {"default": {"plugins": [{"name": "FewestPods", "args": {"fullAt": 4}}]}}
+CONFIG = """
+[kubernetes]
+kubeconfig = "{kubeconfig}"
+
+[scheduler.default]
+plugins = [{{ name = "FewestPods", args = {{ fullAt = 4 }} }}]
+precise_scores = true
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked(OUTSIDE, tmp_path_factory)
+
+
+@pytest.fixture
+def reachable(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return on_path(installed, tmp_path, MODULE, monkeypatch)
+
+
+def problem() -> tuple[str, str, str]:
+    """The only one of a profile with the plug-in."""
+    (found,) = validate(PROFILE)
+    return found.key, found.message, found.cure
+
+
+def test_its_name_is_known_and_its_arguments_are_read(reachable: Path):
+    assert "FewestPods" in known_names()
+    assert [] == validate(PROFILE)
+    (found,) = validate({"default": {"plugins": [{"name": "FewestPods", "args": {"fullAt": 0}}]}})
+    assert found.key == "scheduler.default.plugins[0].args.fullAt"
+    assert ">= 1" in found.message
+
+
+def test_without_its_package_it_is_unknown():
+    key, message, cure = problem()
+    assert key == "scheduler.default.plugins[0].name"
+    assert "there is no plug-in FewestPods; known are HighLoadFilter" in message
+    assert cure == "check the spelling"
+
+
+def test_a_package_that_cannot_be_imported_is_named(reachable: Path):
+    """Whatever its import raises; and nobody is asked whether they meant the very same name."""
+    (reachable / f"{MODULE}.py").write_text("raise RuntimeError('made for another version')")
+    _, message, cure = problem()
+    assert "from the package load-watcher-fewest-pods: RuntimeError: made for another version" in message
+    assert "mend or uninstall load-watcher-fewest-pods" in cure
+
+
+def test_a_class_that_is_no_plug_in_is_told_what_it_lacks(reachable: Path):
+    (reachable / f"{MODULE}.py").write_text("class FewestPods:\n    name = 'FewestPods'\n")
+    _, message, cure = problem()
+    assert message == "the plug-in FewestPods lacks arguments, score or filter"
+    assert "docs/own-plugin.md" in cure
+
+
+def test_two_packages_of_one_name_are_named(reachable: Path):
+    """Neither is taken in silence."""
+    (info,) = reachable.glob("*.dist-info")
+    other = reachable / "other_pods-2.0.dist-info"
+    shutil.copytree(info, other)
+    metadata = (other / "METADATA").read_text().replace("load-watcher-fewest-pods", "other-pods")
+    (other / "METADATA").write_text(metadata)
+    _, message, cure = problem()
+    assert message == "the plug-in FewestPods is in several packages, load-watcher-fewest-pods, other-pods"
+    assert cure == "uninstall all but one"
+
+
+def test_the_page_shows_the_package_as_it_is():
+    """Who copies from the page has what is tested here."""
+    page = (REPOSITORY / "docs" / "own-plugin.md").read_text()
+    (module,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert module == (OUTSIDE / f"{MODULE}.py").read_text()
+    project = (OUTSIDE / "pyproject.toml").read_text()
+    shown = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0]
+    assert [line for line in shown.splitlines() if line not in project.splitlines()] == []
+
+
+def environment(site: Path) -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(site)]), "NODE_NAME": "empty"}
+
+
+@pytest.mark.slow
+def test_a_service_ranks_with_it(installed: Path, run_service: RunService, tmp_path: Path):
+    """With three pods on one node of two, and told why."""
+    pod = {"metadata": {"name": "web", "namespace": "default", "uid": "web"}, "spec": {"containers": [{"name": "c"}]}}
+    with FakeKube() as kube:
+        for name in ("empty", "full"):
+            kube.put(NODES, name, metadata={"name": name}, status={"capacity": {"cpu": "8"}})
+        for name in ("a", "b", "c"):
+            spec = {"nodeName": "full", "containers": [{"name": "c"}]}
+            kube.put(PODS, f"default/{name}", metadata={"name": name, "namespace": "default", "uid": name}, spec=spec)
+        config = CONFIG.format(kubeconfig=kube.kubeconfig(tmp_path / "kubeconfig"))
+        service = run_service("--provider", "host", config=config, env=environment(installed))
+        wait_for(lambda: counts(service) == {"empty": 0, "full": 3}, what="nodes and pods")
+        explained = post(service, "explain", {"Pod": pod})
+        told = {node["name"]: node["plugins"][0]["reason"] for node in explained["nodes"]}
+        assert told["full"] == "3 pods, and 4 would be too many"
+        scores = post(service, "prioritize", {"Pod": pod, "Nodes": None, "NodeNames": ["full", "empty"]})
+        assert {each["Host"]: each["Score"] for each in scores} == {"empty": 100, "full": 25}
+        assert "FewestPods" in service.get("/scheduler/plugins").text
+        assert 0 == service.stop()
+
+
+@pytest.mark.slow
+def test_a_service_with_a_plug_in_that_does_not_load_says_so_and_ends(
+    installed: Path, run_service: RunService, tmp_path: Path
+):
+    """As for any problem of the settings: exit 2, the key, the cure, no traceback."""
+    broken = tmp_path / "broken"
+    shutil.copytree(installed, broken)
+    (broken / f"{MODULE}.py").write_text("import no_such_library")
+    config = CONFIG.format(kubeconfig=tmp_path / "kubeconfig")
+    (tmp_path / "kubeconfig").touch()
+    service = run_service("--provider", "host", config=config, env=environment(broken), wait=False)
+    assert service.process is not None
+    assert 2 == service.process.wait(60)
+    log = service.log()
+    assert "scheduler.default.plugins[0].name" in log
+    assert "no_such_library" in log
+    assert "mend or uninstall load-watcher-fewest-pods" in log
+    assert "Traceback" not in log
+
+
+def counts(service: Service) -> dict[str, int]:
+    nodes = service.get("/scheduler/default/nodes").json()["nodes"]
+    return {name: node["pods"] for name, node in nodes.items()}
+
+
+def post(service: Service, verb: str, body: object) -> Any:
+    answer = service.session.post(f"{service.url}/scheduler/default/{verb}", data=json.dumps(body), timeout=60)
+    assert answer.status_code == 200
+    return answer.json()

@@ -1,0 +1,275 @@
+"""Profiles from the settings and from KubeSchedulerConfigurations, and what is said where they are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scorers.plugin_api.arguments import Arguments, ArgumentsError, read_arguments
+from scorers.profiles.profiles import ProfileSettings, read_profiles
+from scorers.profiles.registry import PLUGINS, UnknownPlugin, extension_points, factory_of
+
+CONFIGURATION = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: trimaran
+  plugins:
+    score:
+      disabled:
+      - name: NodeResourcesFit
+      enabled:
+      - name: TargetLoadPacking
+        weight: 3
+      - name: LoadVariationRiskBalancing
+      - name: NodeAffinity
+    filter:
+      enabled:
+      - name: HighLoadFilter
+  pluginConfig:
+  - name: TargetLoadPacking
+    args:
+      apiVersion: kubescheduler.config.k8s.io/v1
+      kind: TargetLoadPackingArgs
+      targetUtilization: 60
+      defaultRequests:
+        cpu: "500m"
+      defaultRequestsMultiplier: "1.8"
+      watcherAddress: http://load-watcher:2020
+  - name: Peaks
+    args: {}
+- schedulerName: other
+"""
+
+
+LIMITS = {"name": "NodeResourceLimits"}
+
+
+def read(tmp_path: Path, scheduler: dict[str, Any]) -> tuple[Any, dict[str, str], tuple[str, ...]]:
+    profiles, problems, notices = read_profiles(scheduler, cwd=tmp_path)
+    return profiles, {each.key: f"{each.message}. {each.cure}" for each in problems}, notices
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_every_plug_in_of_the_table_is_there_under_its_name(name: str) -> None:
+    """And filters or scores."""
+    factory = factory_of(name)
+    assert factory.name == name
+    assert extension_points(factory)
+
+
+def test_a_profile_of_the_settings(tmp_path: Path) -> None:
+    """With defaults where nothing is said."""
+    table = {
+        "plugins": [
+            {"name": "TargetLoadPacking", "weight": 2, "args": {"targetUtilization": 50}},
+            {"name": "HighLoadFilter"},
+        ]
+    }
+    (profile,), problems, notices = read(tmp_path, {"default": table})
+    assert not problems
+    assert not notices
+    assert isinstance(profile, ProfileSettings)
+    assert (profile.name, profile.precise_scores, profile.reserve, profile.bind) == (
+        "default",
+        False,
+        "prioritize",
+        False,
+    )
+    assert [(each.name, each.weight, each.points) for each in profile.plugins] == [
+        ("TargetLoadPacking", 2, ("score",)),
+        ("HighLoadFilter", 1, ("filter",)),
+    ]
+
+
+def test_a_configuration_of_kube_scheduler_works_as_it_is(tmp_path: Path) -> None:
+    """Its weights and arguments; what is not ours stays with kube-scheduler, and is said."""
+    (tmp_path / "scheduler.yaml").write_text(CONFIGURATION)
+    (profile,), problems, notices = read(tmp_path, {"default": {"from": "scheduler.yaml", "profile": "trimaran"}})
+    assert not problems
+    assert [(each.name, each.weight, each.points) for each in profile.plugins] == [
+        ("HighLoadFilter", 1, ("filter",)),
+        ("TargetLoadPacking", 3, ("score",)),
+        ("LoadVariationRiskBalancing", 1, ("score",)),
+    ]
+    assert profile.plugins[1].args["targetUtilization"] == 60
+    assert [notice.split(": ", 1)[1][:40] for notice in notices] == [
+        "NodeAffinity stays with kube-scheduler, ",
+        "Peaks has arguments in pluginConfig and ",
+        "watcherAddress is not used here: the ext",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "said"),
+    [
+        ("on", "scheduler.p", "is not a table"),
+        ({}, "scheduler.p.plugins", "needs plug-ins"),
+        ({"plugins": [{"name": "TargetLoadPaking"}]}, "scheduler.p.plugins[0].name", "did you mean TargetLoadPacking?"),
+        ({"plugins": ["TargetLoadPacking"]}, "scheduler.p.plugins[0]", "is not a plug-in"),
+        ({"plugins": [{"name": "HighLoadFilter", "wait": 1}]}, "scheduler.p.plugins[0].wait", "there is no such key"),
+        ({"plugins": [{"name": "HighLoadFilter", "args": 1}]}, "scheduler.p.plugins[0].args", "is not a table"),
+        ({"plugins": [{"name": "HighLoadFilter"}] * 2}, "scheduler.p.plugins", "HighLoadFilter stands there twice"),
+        (
+            {"plugins": [{"name": "TargetLoadPacking", "args": {"targetUtilisation": 5}}]},
+            "scheduler.p.plugins[0].args.targetUtilisation",
+            "did you mean targetUtilization?",
+        ),
+        ({"plugins": [LIMITS], "plugin": 1}, "scheduler.p.plugin", "did you mean plugins?"),
+        (
+            {"plugins": [{"name": "HighLoadFilter"}], "reserve": "yes"},
+            "scheduler.p.reserve",
+            '"prioritize", "bind", "off"',
+        ),
+        ({"plugins": [{"name": "HighLoadFilter"}], "bind": 1}, "scheduler.p.bind", "neither true nor false"),
+        ({"plugins": [{"name": "HighLoadFilter"}], "from": "x"}, "scheduler.p", "both plugins and from"),
+        ({"from": "nowhere.yaml"}, "scheduler.p.from", "cannot be read"),
+        ({"from": "scheduler.yaml"}, "scheduler.p.profile", "trimaran, other"),
+        ({"from": "scheduler.yaml", "profile": "x"}, "scheduler.p.profile", "profiles are: trimaran, other"),
+        ({"from": "scheduler.yaml", "profile": "other"}, "scheduler.p.from", "no plug-in of ours is enabled"),
+        ({"from": "list.yaml"}, "scheduler.p.from", "is no KubeSchedulerConfiguration"),
+        ({"from": "broken.yaml"}, "scheduler.p.from", "is no YAML"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_key_and_its_cure(tmp_path: Path, table: Any, key: str, said: str) -> None:
+    """One problem each, and no profile."""
+    (tmp_path / "scheduler.yaml").write_text(CONFIGURATION)
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    (tmp_path / "broken.yaml").write_text("a: [1\n")
+    profiles, problems, _ = read(tmp_path, {"p": table})
+    assert profiles == ()
+    assert list(problems) == [key]
+    assert said in problems[key]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "key", "said"),
+    [
+        ("TargetLoadPacking\n    args", "TargetLoadPackng\n    args", "pluginConfig", "mean TargetLoadPacking?"),
+        ("- name: LoadVariation", "- name: LoadVariaton", "plugins.score", "did you mean LoadVariationRiskBalancing?"),
+        ("- name: HighLoadFilter", "- name: highloadFilter", "plugins.filter", "did you mean HighLoadFilter?"),
+        ("pluginConfig:", "pluginConfigs:", "pluginConfigs", "did you mean pluginConfig?"),
+        ("    score:", "    scores:", "plugins.scores", "did you mean score?"),
+        ("- name: Peaks", "- name: TargetLoadPacking", "pluginConfig", "TargetLoadPacking stands there twice"),
+        ("- name: NodeAffinity", "- name: Peaks", "Peaks.args", "is no mapping"),
+    ],
+)
+def test_a_slip_in_a_configuration_of_kube_scheduler_is_no_silent_default(
+    tmp_path: Path, right: str, wrong: str, key: str, said: str
+) -> None:
+    """What kube-scheduler would refuse must not be passed over here: arguments would be lost, and defaults hold."""
+    text = CONFIGURATION.replace(right, wrong)
+    assert text != CONFIGURATION
+    if "mapping" in said:
+        text = text.replace("args: {}", "args: [1]")
+    (tmp_path / "scheduler.yaml").write_text(text)
+    profiles, problems, _ = read(tmp_path, {"p": {"from": "scheduler.yaml", "profile": "trimaran"}})
+    assert profiles == ()
+    assert list(problems) == [f"scheduler.p.from.{key}"]
+    assert said in problems[f"scheduler.p.from.{key}"]
+
+
+@pytest.mark.parametrize(("bind", "notices"), [(True, 0), (False, 1)])
+def test_who_counts_pods_at_bind_and_does_not_bind_is_told(tmp_path: Path, bind: bool, notices: int) -> None:
+    """It is no error: the watch tells of them."""
+    (profile,), problems, told = read(tmp_path, {"p": {"plugins": [LIMITS], "reserve": "bind", "bind": bind}})
+    assert (profile.reserve, problems, len(told)) == ("bind", {}, notices)
+    assert all("scheduler.p.reserve" in each and "bind = true" in each for each in told)
+
+
+def from_configuration(tmp_path: Path, plugins: str, config: str = "[]") -> tuple[dict[str, Any], dict[str, str]]:
+    """Where each plug-in is used, and problems."""
+    head = CONFIGURATION.partition("profiles:")[0]
+    text = f"{head}profiles:\n- plugins: {plugins}\n  pluginConfig: {config}\n"
+    (tmp_path / "scheduler.yaml").write_text(text)
+    profiles, problems, _ = read(tmp_path, {"p": {"from": "scheduler.yaml"}})
+    return {each.name: each.points for profile in profiles for each in profile.plugins}, problems
+
+
+@pytest.mark.parametrize(
+    ("sets", "points"),
+    [
+        ("", {"LoadAwareScheduling": ("filter", "score")}),
+        (", filter: {disabled: [{name: LoadAwareScheduling}]}", {"LoadAwareScheduling": ("score",)}),
+        (", score: {disabled: [{name: '*'}]}", {"LoadAwareScheduling": ("filter",)}),
+        (", filter: {disabled: [{name: NodeAffinity}]}", {"LoadAwareScheduling": ("filter", "score")}),
+        (
+            ", score: {disabled: [{name: '*'}], enabled: [{name: LoadAwareScheduling}]}",
+            {"LoadAwareScheduling": ("filter", "score")},
+        ),
+    ],
+)
+def test_what_is_disabled_at_a_point_is_not_used_there(tmp_path: Path, sets: str, points: dict[str, Any]) -> None:
+    """As kube-scheduler has it: multiPoint enables at all points but those where it is disabled."""
+    plugins = f"{{multiPoint: {{enabled: [{{name: LoadAwareScheduling}}]}}{sets}}}"
+    assert from_configuration(tmp_path, plugins) == (points, {})
+
+
+def test_a_plug_in_that_would_do_nothing_is_named(tmp_path: Path) -> None:
+    """kube-scheduler does not start with one."""
+    plugins = "{filter: {enabled: [{name: TargetLoadPacking}]}, score: {enabled: [{name: Peaks}]}}"
+    _, problems = from_configuration(tmp_path, plugins, "[{name: Peaks, args: {NodePowerModel: {}}}]")
+    assert list(problems) == ["scheduler.p.from.TargetLoadPacking"]
+    assert "is enabled at filter, where it does nothing. enable it under plugins.score" in problems.popitem()[1]
+
+
+def test_arguments_of_another_plug_in_are_named(tmp_path: Path) -> None:
+    """Pasted under the wrong name; nulls are what is not given."""
+    config = "[{name: TargetLoadPacking, args: {kind: PeaksArgs, defaultRequests: null}}]"
+    _, problems = from_configuration(tmp_path, "{score: {enabled: [{name: TargetLoadPacking}]}}", config)
+    assert list(problems) == ["scheduler.p.from.TargetLoadPacking.args.kind"]
+    assert "'PeaksArgs' are the arguments of another plug-in; here TargetLoadPackingArgs" in problems.popitem()[1]
+
+
+def test_all_that_is_wrong_with_arguments_is_told_at_once() -> None:
+    """Which entry of a map, and what there may be; of what was not given, nothing."""
+    args = {
+        "targetUtilisation": 50,
+        "podDemand": "most",
+        "defaultRequests": {"cpu": "1x", "memory": [1]},
+        "defaultRequestsMultiplier": "much",
+    }
+    with pytest.raises(ArgumentsError) as raised:
+        read_arguments("TargetLoadPacking", factory_of("TargetLoadPacking").arguments, args)
+    assert raised.value.problems == (
+        "targetUtilisation: there is no such argument; did you mean targetUtilization?",
+        "podDemand: invalid enum value 'most'; known are upstream, requests, limits (given: 'most')",
+        "defaultRequests.memory: expected `int | float | str`, got `array` (given: [1])",
+        "defaultRequestsMultiplier: must be a number like \"1.5\", 0 to 1000 (given: 'much')",
+    )
+    aggregated = {"aggregated": {"usageAggregationType": "p42"}}
+    with pytest.raises(ArgumentsError, match=r"'p42'.*; known are avg, p50, p90, p95, p99 "):
+        read_arguments("LoadAwareScheduling", factory_of("LoadAwareScheduling").arguments, aggregated)
+
+
+class NeedyArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    must_have: int
+
+
+def test_an_argument_that_has_no_default_is_asked_for() -> None:
+    """Plug-ins of others may have such."""
+    with pytest.raises(ArgumentsError, match="arguments of Needy: mustHave: is needed"):
+        read_arguments("Needy", NeedyArgs, {})
+    with pytest.raises(ArgumentsError, match="mustHave: expected `int`"):
+        read_arguments("Needy", NeedyArgs, {"mustHave": "x"})
+    assert read_arguments("Needy", NeedyArgs, {"mustHave": 1})[0].must_have == 1
+
+
+@pytest.mark.parametrize("weight", [0, -1, 1.5, "2", True, 10**9])
+def test_weights_are_whole_numbers_above_zero(tmp_path: Path, weight: Any) -> None:
+    """Zero would switch a plug-in off without a word."""
+    _, problems, _ = read(tmp_path, {"p": {"plugins": [{"name": "HighLoadFilter", "weight": weight}]}})
+    assert list(problems) == ["scheduler.p.plugins[0].weight"]
+
+
+def test_a_weight_and_an_argument_are_told_at_once(tmp_path: Path) -> None:
+    wrong = {"name": "TargetLoadPacking", "weight": 0, "args": {"targetUtilisation": 40}}
+    _, problems, _ = read(tmp_path, {"p": {"plugins": [wrong]}})
+    assert set(problems) == {"scheduler.p.plugins[0].weight", "scheduler.p.plugins[0].args.targetUtilisation"}
+
+
+def test_an_unknown_plug_in_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownPlugin, match="known are HighLoadFilter, LoadAwareScheduling"):
+        factory_of("x")

@@ -1,0 +1,799 @@
+"""The HTTP API: what each path answers, and when it rather answers nothing."""
+
+import asyncio
+import gzip
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import zstandard
+from aiohttp import web
+
+from tests.fakes.service import FakeService, Live, Protection
+from tests.fakes.snapshots import END, WINDOWS, publish, small_fleet, snapshot_of, steady
+from tests.waiting import eventually
+from watcher.api.handlers import make_app
+from watcher.api.telemetry import Telemetry
+from watcher.core.publishing.documents import Published
+from watcher.core.publishing.selection import Selection
+from watcher.model import ProviderHealth, Window
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    """Three nodes, published a second ago. Tests that change anything make their own."""
+    with Live() as running:
+        yield running
+
+
+def nodes(answer) -> set[str]:
+    """The names of the nodes of an answer in the watcher's shape."""
+    assert 200 == answer.status, answer.body
+    return set(answer.json()["data"]["NodeMetricsMap"])
+
+
+# --- all nodes -------------------------------------------------------------------------------------------------------
+
+
+def test_all_nodes_with_the_quarter_of_an_hour(live):
+    """The default: 15 minutes, AVG and STD, JSON."""
+    answer = live.ask("/watcher")
+
+    assert {"node-1", "node-2", "node-3"} == nodes(answer)
+    assert "15m" == answer.json()["window"]["duration"]
+    assert "application/json" == answer.headers["Content-Type"]
+    assert str(len(answer.body)) == answer.headers["Content-Length"]
+
+
+@pytest.mark.parametrize("path", ["//watcher", "/watcher/", "///watcher///", "/watcher//"])
+def test_duplicate_and_trailing_slashes_do_not_count(live, path):
+    """The Go client joins its address and the path; it is served, not sent elsewhere."""
+    assert live.ask("/watcher").body == live.ask(path).body
+
+
+@pytest.mark.parametrize("label", ["5m", "10m", "15m"])
+def test_the_window_asked_for(live, label):
+    """The root says which window was asked for, each metric which it got."""
+    body = live.ask(f"/watcher?window={label}").json()
+    rollups = {metric["rollup"] for metric in body["data"]["NodeMetricsMap"]["node-3"]["metrics"]}
+
+    assert label == body["window"]["duration"]
+    assert {"5m" if label == "5m" else "10m"} == rollups
+
+
+@pytest.mark.parametrize(
+    ("served", "default"),
+    [
+        ((Window("5m", 300), Window("15m", 900), Window("30m", 1800)), "15m"),
+        ((Window("5m", 300), Window("10m", 600)), "10m"),
+        ((Window("30m", 1800), Window("60m", 3600)), "30m"),
+    ],
+)
+def test_the_default_window_is_the_one_next_to_fifteen_minutes(served, default):
+    """Where 15 minutes are not served: the longest below, else the shortest."""
+    service = FakeService(published=publish(snapshot_of(small_fleet(), windows=served)), windows=served)
+    with Live(service) as live:
+        assert default == live.ask("/watcher").json()["window"]["duration"]
+
+
+def test_types_and_operators_combine(live):
+    """Parameters combine by AND, several values of one by OR."""
+    body = live.ask("/watcher?type=CPU&type=Bandwidth&operator=MAX&operator=AVG&window=5m").json()
+    found = {(m["type"], m["operator"]) for m in body["data"]["NodeMetricsMap"]["node-1"]["metrics"]}
+
+    assert {("CPU", "AVG"), ("CPU", "MAX"), ("Bandwidth", "AVG"), ("Bandwidth", "MAX")} == found
+
+
+def test_the_shape_of_the_kep(live):
+    """The nodes stand directly under data, and are the same."""
+    kep = live.ask("/watcher?shape=kep").json()
+
+    assert live.ask("/watcher").json()["data"]["NodeMetricsMap"] == kep["data"]
+
+
+# --- some nodes ------------------------------------------------------------------------------------------------------
+
+
+def test_one_node_by_path_and_by_parameter(live):
+    """Both give the same document."""
+    assert {"node-2"} == nodes(live.ask("/watcher/node-2"))
+    assert live.ask("/watcher/node-2").body == live.ask("/watcher?host=node-2").body
+
+
+def test_several_nodes(live):
+    """Repeated names are a union, the order is that of the list."""
+    answer = live.ask("/watcher?host=node-3&host=node-1&host=node-3")
+
+    assert ["node-1", "node-3"] == list(answer.json()["data"]["NodeMetricsMap"])
+
+
+def test_an_empty_name_means_all(live):
+    """As in the original."""
+    assert live.ask("/watcher").body == live.ask("/watcher?host=").body
+
+
+def test_the_path_takes_the_same_parameters(live):
+    """But for host."""
+    body = live.ask("/watcher/node-1?window=5m&type=CPU&operator=Latest&shape=kep").json()
+
+    assert [["CPU", "Latest", ""]] == [
+        [metric["type"], metric["operator"], metric["rollup"]] for metric in body["data"]["node-1"]["metrics"]
+    ]
+    assert 400 == live.ask("/watcher/node-1?host=node-2").status
+
+
+def test_an_unknown_node_is_named(live):
+    """By path, and among others by parameter."""
+    for path in ("/watcher/nope", "/watcher?host=node-1&host=nope"):
+        answer = live.ask(path)
+        assert (404, "unknown_host") == (answer.status, answer.error["code"])
+        assert "'nope'" in answer.error["message"]
+
+
+def test_a_known_node_without_what_was_selected(live):
+    """It is not unknown; the error says what it lacks."""
+    answer = live.ask("/watcher/node-3?type=GPU")
+
+    assert (404, "no_metrics") == (answer.status, answer.error["code"])
+    assert "GPU" in answer.error["message"]
+    assert "'node-3'" in answer.error["message"]
+
+
+def test_names_are_decoded_once():
+    """Percent signs, slashes and quotes belong to the name, whatever is done to write them in a path."""
+    names = {"a/b": "a%2Fb", "50%": "50%25", "ü": "%C3%BC", "a b": "a%20b", "a+b": "a+b", "%41": "%2541", "A": "%41"}
+    fleet = {name: {"CPU": steady(5)} for name in names}
+    with Live(FakeService(published=publish(snapshot_of(fleet)))) as live:
+        for name, written in names.items():
+            assert {name} == nodes(live.ask(f"/watcher/{written}"))
+
+
+def test_a_node_that_is_called_health_is_found_by_parameter():
+    """Its path belongs to the provider's health."""
+    service = FakeService(published=publish(snapshot_of({"health": {"CPU": steady(5)}})))
+    with Live(service) as live:
+        assert {"status": "ok", "since": 1_699_999_000.0} == live.ask("/watcher/health").json()
+        assert {"health"} == nodes(live.ask("/watcher?host=health"))
+
+
+# --- nothing, too old, or a remnant ----------------------------------------------------------------------------------
+
+DOCUMENTS = ["/watcher", "/watcher?window=5m", "/watcher/node-1", "/watcher?host=node-1", "/api/v1/columns"]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+@pytest.mark.parametrize(
+    ("health", "hint"),
+    [
+        (ProviderHealth(None, "", 0.0), "not been asked"),
+        (ProviderHealth(False, "connection refused", 0.0), "connection refused"),
+        (ProviderHealth(True, "", 0.0), "has no samples"),
+    ],
+    ids=["not asked", "down", "up"],
+)
+def test_no_metrics_is_404_and_says_why(path, health, hint):
+    """An empty 200 would score every node the minimum."""
+    with Live(FakeService(published=None, provider_health=health)) as live:
+        answer = live.ask(path)
+        assert (404, "no_metrics") == (answer.status, answer.error["code"])
+        assert hint in answer.error["hint"]
+
+
+def test_a_snapshot_without_nodes_is_no_metrics_either():
+    """The provider answered, but knows no node."""
+    with Live(FakeService(published=publish(snapshot_of({})))) as live:
+        assert "no_metrics" == live.ask("/watcher").error["code"]
+        assert "no_metrics" == live.ask("/watcher/node-1").error["code"]
+
+
+def test_a_selection_that_nobody_has_is_no_metrics(live):
+    """An empty document would be an answer to another question."""
+    for path in ("/watcher?type=Energy", "/api/v1/columns?type=Energy"):
+        answer = live.ask(path)
+        assert (404, "no_metrics") == (answer.status, answer.error["code"])
+        assert "Energy" in answer.error["message"]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+def test_what_is_too_old_is_not_served(path):
+    """The age runs on the monotonic clock; the error says it and the limit."""
+    service = FakeService(max_staleness=120.0)
+    with Live(service) as live:
+        service.clock = 1000.0 + 119.0
+        assert 200 == live.ask(path).status
+        service.clock = 1000.0 + 119.5
+        answer = live.ask(path)
+
+    assert (503, "stale") == (answer.status, answer.error["code"])
+    assert "120 s old" in answer.error["message"]
+    assert "more than 120 s" in answer.error["message"]
+    assert "60" == answer.headers["Retry-After"]
+
+
+def test_a_snapshot_whose_nodes_all_went_stale_is_stale():
+    """The source answers, but with nothing new: its nodes are dropped one by one, and then there is nothing."""
+    with Live(FakeService(published=publish(snapshot_of({}), age_s=400.0))) as live:
+        assert "stale" == live.ask("/watcher").error["code"]
+
+
+@pytest.fixture
+def remnant() -> Iterator[Live]:
+    """A fleet of which two nodes went missing at once."""
+    snapshot = snapshot_of(small_fleet(), lost={"gone-1": END - 60, "gone-2": END - 60})
+    with Live(FakeService(published=publish(snapshot))) as live:
+        yield live
+
+
+@pytest.mark.parametrize(
+    "path", ["/watcher", "/watcher?window=5m", "/watcher?type=CPU", "/api/v1/columns", "/watcher?host="]
+)
+def test_a_remnant_is_not_served_as_the_fleet(remnant, path):
+    """The Go plug-ins score an absent node 0, which herds pods to the others."""
+    answer = remnant.ask(path)
+
+    assert (503, "partial_outage") == (answer.status, answer.error["code"])
+    assert "2 of 5" in answer.error["message"]
+
+
+def test_nodes_that_are_left_are_answered_by_name(remnant):
+    """What is asked for by name is the truth about that name."""
+    assert {"node-1"} == nodes(remnant.ask("/watcher/node-1"))
+    assert {"node-1", "node-2"} == nodes(remnant.ask("/watcher?host=node-1&host=node-2"))
+
+
+def test_nodes_that_went_missing_are_not_unknown(remnant):
+    """404 would say that the node does not exist."""
+    for path in ("/watcher/gone-1", "/watcher?host=node-1&host=gone-1"):
+        answer = remnant.ask(path)
+        assert (503, "partial_outage") == (answer.status, answer.error["code"])
+        assert "gone-1" in answer.error["message"]
+
+
+def test_when_all_nodes_went_missing_that_is_what_is_said():
+    """Not that there never were any."""
+    snapshot = snapshot_of({}, lost={"gone-1": END - 60})
+    with Live(FakeService(published=publish(snapshot))) as live:
+        assert "partial_outage" == live.ask("/watcher").error["code"]
+
+
+def test_a_quarantined_node_is_told_from_an_unknown_one():
+    """Both are 404 by name; the hint says why this one is missing."""
+    snapshot = snapshot_of(small_fleet(), quarantined={"frozen"})
+    with Live(FakeService(published=publish(snapshot))) as live:
+        assert (404, "unknown_host") == (live.ask("/watcher/frozen").status, live.ask("/watcher/frozen").error["code"])
+        assert "cannot be right" in live.ask("/watcher/frozen").error["hint"]
+
+
+# --- headers ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_age_is_that_of_the_newest_sample():
+    """And so is what caches on the way may do with it."""
+    service = FakeService(published=publish(snapshot_of(small_fleet()), age_s=4.4), interval=30.0)
+    with Live(service) as live:
+        service.clock = 1007.9
+        for path in ("/watcher", "/watcher/node-1", "/watcher?type=CPU", "/api/v1/columns"):
+            headers = live.ask(path).headers
+            assert "12" == headers["Age"]
+            assert "max-age=30, must-revalidate" == headers["Cache-Control"]
+            assert "Tue, 14 Nov 2023 22:13:21 GMT" == headers["Last-Modified"]
+            assert "Accept-Encoding" == headers["Vary"]
+        service.clock = 1008.0
+        assert "12" == live.ask("/watcher").headers["Age"]
+        service.clock = 1009.0
+        assert "13" == live.ask("/watcher").headers["Age"]
+
+
+def test_protected_answers_are_private():
+    """A cache that several people share must not hand them on."""
+    with Live(protection=Protection("secret", protect_reads=True)) as live:
+        headers = live.ask("/watcher", headers={"Authorization": "Bearer secret"}).headers
+        assert headers["Cache-Control"].startswith("private, ")
+
+
+VARIANTS = [
+    "/watcher",
+    "/watcher?window=5m",
+    "/watcher?shape=kep",
+    "/watcher?type=CPU",
+    "/watcher?operator=P95",
+    "/watcher?type=CPU&operator=P95",
+    "/watcher/node-1",
+    "/watcher/node-2",
+    "/watcher/node-1?shape=kep",
+    "/watcher?host=node-1&host=node-2",
+    "/api/v1/columns",
+    "/api/v1/columns?type=CPU",
+]
+
+
+def test_etags_differ_wherever_bodies_do(live):
+    """In selection, shape, node and coding; and only there."""
+    found: dict[str, bytes] = {}
+    for path in VARIANTS:
+        for coding in ("identity", "gzip", "zstd"):
+            answer = live.ask(path, headers={"Accept-Encoding": f"{coding}, identity;q=0.1"})
+            etag = answer.headers["ETag"]
+            assert etag.startswith('"')
+            assert answer.body == found.setdefault(etag, answer.body)
+    assert len(found) == len(set(found.values()))
+
+
+@pytest.mark.parametrize("path", VARIANTS)
+@pytest.mark.parametrize("coding", ["identity", "gzip", "zstd"])
+def test_what_a_client_has_already_is_not_sent_again(live, path, coding):
+    """304 carries what a cache needs, and no body."""
+    headers = {"Accept-Encoding": coding}
+    etag = live.ask(path, headers=headers).headers["ETag"]
+    for wanted in (etag, f"W/{etag}", f'"other", {etag}', "*"):
+        answer = live.ask(path, headers={**headers, "If-None-Match": wanted})
+        assert (304, b"") == (answer.status, answer.body)
+        assert etag == answer.headers["ETag"]
+        assert {"Vary", "Cache-Control", "Last-Modified", "Age"} <= set(answer.headers)
+        assert not {"Content-Type", "Content-Encoding"} & set(answer.headers)
+    assert 200 == live.ask(path, headers={**headers, "If-None-Match": '"other"'}).status
+
+
+def test_the_next_tick_has_other_etags():
+    """A client that asks with the old one gets the new document."""
+    service = FakeService()
+    with Live(service) as live:
+        before = live.ask("/watcher").headers["ETag"]
+        service.published = publish(snapshot_of({"node-9": {"CPU": steady(9)}}), tag="t2")
+        answer = live.ask("/watcher", headers={"If-None-Match": before})
+        assert {"node-9"} == nodes(answer)
+        assert before != answer.headers["ETag"]
+
+
+@pytest.mark.parametrize("path", ["/watcher", "/watcher?shape=kep&window=10m", "/watcher?type=CPU", "/api/v1/columns"])
+def test_bodies_come_in_the_coding_that_was_asked_for(live, path):
+    """And decode to the plain body."""
+    plain = live.ask(path)
+    zipped = live.ask(path, headers={"Accept-Encoding": "gzip"})
+    zstd = live.ask(path, headers={"Accept-Encoding": "zstd"})
+
+    assert "Content-Encoding" not in plain.headers
+    assert "gzip" == zipped.headers["Content-Encoding"]
+    assert plain.body == gzip.decompress(zipped.body)
+    assert "zstd" == zstd.headers["Content-Encoding"]
+    assert plain.body == zstandard.ZstdDecompressor().decompress(zstd.body)
+
+
+def test_small_bodies_are_sent_as_they_are(live):
+    """One node fits into a packet; compressing it would cost more than it saves. A client that insists gets its way."""
+    plain = live.ask("/watcher/node-3").body
+
+    assert plain == live.ask("/watcher/node-3", headers={"Accept-Encoding": "gzip, zstd"}).body
+    insisting = live.ask("/watcher/node-3", headers={"Accept-Encoding": "gzip, identity;q=0"})
+    assert plain == gzip.decompress(insisting.body)
+
+
+def test_many_nodes_by_name_are_compressed():
+    """A long answer is worth it."""
+    fleet = {f"n{row}": {"CPU": steady(row)} for row in range(20)}
+    query = "&".join(f"host={name}" for name in fleet)
+    with Live(FakeService(published=publish(snapshot_of(fleet)))) as live:
+        answer = live.ask(f"/watcher?{query}", headers={"Accept-Encoding": "gzip"})
+        assert live.ask("/watcher").body == gzip.decompress(answer.body)
+
+
+def test_several_accept_encoding_lines_are_one(live):
+    """As the standard says of every list."""
+    sent = (
+        b"GET /watcher HTTP/1.1\r\nHost: x\r\nAccept-Encoding: br\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
+    )
+
+    assert b"Content-Encoding: gzip" in live.raw(sent)
+
+
+def test_a_client_that_takes_no_coding_of_ours_is_told(live):
+    """Rather than sent what it cannot read."""
+    for path in ("/watcher", "/watcher/node-1", "/api/v1/columns", "/api/v1/findings", "/metrics"):
+        answer = live.ask(path, headers={"Accept-Encoding": "br, identity;q=0"})
+        assert (406, "not_acceptable") == (answer.status, answer.error["code"])
+
+
+PATHS = [
+    "/",
+    "/watcher",
+    "/watcher?type=CPU",
+    "/watcher/node-1",
+    "/watcher/nope",
+    "/watcher/health",
+    "/api/v1/columns",
+    "/api/v1/history?host=node-1",
+    "/api/v1/findings",
+    "/api/v1/overview",
+    "/web/app.js",
+    "/healthz",
+    "/readyz",
+    "/api/v1/samples",
+    "/metrics",
+    "/openapi.json",
+    "/nowhere",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+def test_head_is_get_without_the_body(live, path, coding):
+    """Status and headers are the same."""
+    got, head = (live.ask(path, method=method, headers={"Accept-Encoding": coding}) for method in ("GET", "HEAD"))
+
+    assert b"" == head.body
+    assert got.status == head.status
+    changing = {"Date", "Content-Length"} if path == "/metrics" else {"Date"}
+    assert {k: v for k, v in got.headers.items() if k not in changing} == {
+        k: v for k, v in head.headers.items() if k not in changing
+    }
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+def test_columns_of_two_nodes():
+    """The whole answer, as the scorers' client gets it."""
+    fleet = {"a": {"CPU": [10.0, 30.0] * 30, "Memory": [50.0]}, "b": {"CPU": [20.0] * 20}}
+    published = publish(snapshot_of(fleet, ages={"b": 100.5}))
+    with Live(FakeService(published=published)) as live:
+        body = live.ask("/api/v1/columns?type=CPU&type=Memory").json()
+
+    cpu = {"name": "instance:node_cpu:ratio", "type": "CPU", "unit": "percent"}
+    memory = {"name": "instance:node_memory_utilisation:ratio", "type": "Memory", "unit": "percent"}
+    assert body == {
+        "timestamp": 1_700_000_001,
+        "window_end": 1_700_000_000,
+        "source": "Prometheus",
+        "nodes": ["a", "b"],
+        "sampled": {cpu["name"]: [END, END], memory["name"]: [END, None]},
+        "columns": [
+            {**cpu, "operator": "AVG", "window": "15m", "values": [20.0, None]},
+            {**cpu, "operator": "AVG", "window": "10m", "values": [None, 20.0]},
+            {**cpu, "operator": "STD", "window": "15m", "values": [10.0, None]},
+            {**cpu, "operator": "STD", "window": "10m", "values": [None, 0.0]},
+            {**memory, "operator": "Latest", "window": "", "values": [50.0, None]},
+        ],
+        "smoothing_s": {cpu["name"]: 300.0, memory["name"]: 300.0},
+        "age_s": [None, 100.5],
+    }
+
+
+def test_columns_take_no_shape_and_no_host(live):
+    """They are the whole fleet, always."""
+    assert 400 == live.ask("/api/v1/columns?shape=kep").status
+    assert 400 == live.ask("/api/v1/columns?host=node-1").status
+
+
+# --- work is done once -----------------------------------------------------------------------------------------------
+
+
+class Counting(Published):
+    """Counts how often a document is written, and lets the first wait until the test has asked often enough."""
+
+    def __init__(self, *arguments, **keywords) -> None:
+        super().__init__(*arguments, **keywords)
+        self.written = 0
+        self.go_on = threading.Event()
+        self.begun = threading.Event()
+
+    def document(self, selection: Selection):
+        self.written += 1
+        self.begun.set()
+        assert self.go_on.wait(10)
+        return super().document(selection)
+
+
+def test_equal_questions_at_one_time_are_answered_with_one_document():
+    """A hundred dashboards that reload together cost as much as one; nor does it matter how each spells it."""
+    published = Counting(snapshot_of(small_fleet()), tag="t1", monotonic=1000.0, age_s=1.0)
+    published.encode_default()
+    paths = [
+        "/watcher?type=CPU&type=Memory&operator=P95",
+        "/watcher?operator=P95&type=Memory&type=CPU&type=CPU",
+        "/watcher?window=15m&type=Memory&operator=P95&type=CPU",
+    ]
+    with Live(FakeService(published=published)) as live, ThreadPoolExecutor(9) as clients:
+        asked = [clients.submit(live.ask, path) for path in paths * 3]
+        assert published.begun.wait(10)
+        # while the thread writes, the loop answers what is ready
+        assert 200 == live.ask("/watcher").status
+        published.go_on.set()
+        bodies = {future.result().body for future in asked}
+        assert 1 == len(bodies)
+        assert 200 == live.ask(paths[0]).status
+
+    assert 1 == published.written
+
+
+def test_a_client_that_goes_away_takes_nothing_from_the_others(caplog):
+    """Under a runner that cancels handlers whose client is gone, others still get what that client was the first to ask
+    for; and when everyone is gone, nobody complains."""
+    published = Counting(snapshot_of(small_fleet()), tag="t1", monotonic=1000.0, age_s=1.0)
+    published.encode_default()
+
+    async def story() -> bytes:
+        app = make_app(
+            FakeService(published=published),
+            settings=Protection(),
+            telemetry=Telemetry(version="1"),
+            version="1",
+        )
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        await runner.setup()
+        listener = socket.create_server(("127.0.0.1", 0))
+        await web.SockSite(runner, listener).start()
+        request = b"GET /watcher?type=CPU HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        streams = [await asyncio.open_connection(*listener.getsockname()) for _ in range(2)]
+        for _, writer in streams:
+            writer.write(request)
+        await eventually(published.begun.is_set, what="the document to be begun")
+        server = runner.server
+        assert server is not None
+        await eventually(lambda: 2 == len(server.connections), what="both to be connected")
+        streams[0][1].close()
+        await eventually(lambda: 1 == len(server.connections), what="the first to be gone")
+        published.go_on.set()
+        answer = await streams[1][0].read()
+        streams[1][1].close()
+        await runner.cleanup()
+        return answer
+
+    assert asyncio.run(story()).startswith(b"HTTP/1.1 200 OK")
+    assert 1 == published.written
+    assert [] == caplog.records
+
+
+def test_the_default_documents_are_answered_without_writing_anything():
+    """Not even where the defaults are spelt out."""
+    published = Counting(snapshot_of(small_fleet()), tag="t1", monotonic=1000.0, age_s=1.0)
+    published.encode_default()
+    with Live(FakeService(published=published)) as live:
+        for path in (
+            "/watcher",
+            "/watcher?window=5m&shape=kep",
+            "/watcher?operator=STD&operator=AVG",
+            "/watcher/node-1",
+            "/watcher?host=node-1&window=10m",
+        ):
+            assert 200 == live.ask(path, headers={"Accept-Encoding": "gzip"}).status
+
+    assert 0 == published.written
+
+
+# --- health ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("health", "status", "code", "message"),
+    [
+        (ProviderHealth(True, "", 5.0), 200, None, None),
+        (ProviderHealth(True, "store-2 is away", 5.0), 200, None, None),
+        (ProviderHealth(False, "connection refused", 5.0), 503, "provider_down", "connection refused"),
+        (ProviderHealth(None, "", 0.0), 503, "provider_not_asked", "the provider has not been asked yet"),
+    ],
+    ids=["up", "partial", "down", "not asked"],
+)
+def test_the_health_of_the_provider(health, status, code, message):
+    """That of the last tick; asking makes no call."""
+    with Live(FakeService(provider_health=health)) as live:
+        answer = live.ask("/watcher/health")
+
+    assert status == answer.status
+    if code is None:
+        partial = {"status": "partial", "since": 5.0, "reason": health.reason}
+        assert (partial if health.reason else {"status": "ok", "since": 5.0}) == answer.json()
+    else:
+        assert (code, message) == (answer.error["code"], answer.error["message"])
+
+
+def test_alive_is_what_the_tick_loop_says():
+    """Not what the provider does: a black-holed provider must not restart the service."""
+    service = FakeService(provider_health=ProviderHealth(False, "no route", 5.0), published=None)
+    with Live(service) as live:
+        assert {"status": "alive"} == live.ask("/healthz").json()
+        service.wrong = "no tick began for 100 s"
+        answer = live.ask("/healthz")
+
+    assert (503, "not_alive", service.wrong) == (answer.status, answer.error["code"], answer.error["message"])
+
+
+def test_ready_is_a_window_young_enough_to_serve():
+    """With the detail in the body, ready or not."""
+    service = FakeService(detail={"store": {"ok": False, "error": "disk full"}})
+    with Live(service) as live:
+        ready = live.ask("/readyz")
+        service.clock += 1000.0
+        stale = live.ask("/readyz")
+        service.published = None
+        nothing = live.ask("/readyz")
+
+    assert (200, "ready") == (ready.status, ready.json()["status"])
+    assert ready.json()["snapshot"] == {
+        "source": "Prometheus",
+        "timestamp": 1_700_000_001,
+        "window_end": 1_700_000_000,
+        "age_s": 1.0,
+        "nodes": 3,
+        "lost": 0,
+        "quarantined": 0,
+    }
+    assert ["5m", "10m", "15m"] == ready.json()["windows"]
+    assert (503, "stale", "not ready") == (stale.status, stale.error["code"], stale.json()["status"])
+    assert 1001.0 == stale.json()["snapshot"]["age_s"]
+    assert (503, "no_metrics") == (nothing.status, nothing.error["code"])
+    assert nothing.json()["snapshot"] is None
+    for answer in (ready, stale, nothing):
+        assert service.detail == answer.json()["detail"]
+
+
+def test_ready_waits_for_the_windows():
+    """Until then the answers are there, for those who ask, and nobody is sent here."""
+    with Live(FakeService(missing="no node has its 5m window yet")) as live:
+        answer = live.ask("/readyz")
+        document = live.ask("/watcher")
+
+    assert (503, "warming_up", "not ready") == (answer.status, answer.error["code"], answer.json()["status"])
+    assert "no node has its 5m window yet" == answer.error["message"]
+    assert 3 == answer.json()["snapshot"]["nodes"]
+    assert 200 == document.status
+
+
+# --- samples for other replicas --------------------------------------------------------------------------------------
+
+
+def test_samples_are_given_by_who_is_ready():
+    """Bytes that no cache may keep, and the answer of /readyz where there is nothing to build on."""
+    service = FakeService()
+    with Live(service) as live:
+        given = live.ask("/api/v1/samples")
+        unknown = live.ask("/api/v1/samples?window=5m")
+        service.handed = None
+        empty = live.ask("/api/v1/samples")
+        service.missing = "no window"
+        cold = live.ask("/api/v1/samples")
+        service.missing, service.clock = "", service.clock + 1000.0
+        stale = live.ask("/api/v1/samples")
+
+    assert (200, b"samples") == (given.status, given.body)
+    assert ("application/msgpack", "no-store") == (given.headers["Content-Type"], given.headers["Cache-Control"])
+    assert (400, "bad_request") == (unknown.status, unknown.error["code"])
+    assert (404, "no_metrics") == (empty.status, empty.error["code"])
+    assert (503, "warming_up") == (cold.status, cold.error["code"])
+    assert (503, "stale") == (stale.status, stale.error["code"])
+
+
+def test_samples_are_read_like_everything_else():
+    """Whoever may not read the load may not read what it is made of."""
+    with Live(protection=Protection("secret", protect_reads=True)) as live:
+        refused = live.ask("/api/v1/samples")
+        given = live.ask("/api/v1/samples", headers={"Authorization": "Bearer secret"})
+
+    assert (401, 200) == (refused.status, given.status)
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_the_dashboard_may_run_its_own_files_and_nothing_else(live):
+    """No script or style in the page itself is let run, and all that it names is served here."""
+    answer = live.ask("/")
+    policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
+
+    assert "text/html; charset=utf-8" == answer.headers["Content-Type"]
+    assert ("'none'", "'self'", "'self'") == (policy["default-src"], policy["script-src"], policy["connect-src"])
+    assert b"http://" not in answer.body.replace(b"http://www.w3.org/2000/svg", b"")
+    assert b"https://" not in answer.body
+    assert 304 == live.ask("/", headers={"If-None-Match": answer.headers["ETag"]}).status
+    named = re.findall(rb'(?:href|src)="(web/[^"]+)"', answer.body)
+    assert b"web/app.js" in named
+    for file in named:
+        found = live.ask(f"/{file.decode()}")
+        assert 200 == found.status, file
+        assert answer.headers["Content-Security-Policy"] == found.headers["Content-Security-Policy"]
+        assert found.headers["Content-Type"].startswith("text/css" if file.endswith(b".css") else "text/javascript")
+
+
+@pytest.mark.parametrize("file", ["app.jsx", "..%2F__init__.py", "vendor", "vendor/..%2Fapp.js", "vendor/uPlot.js"])
+def test_no_other_file_is_served(live, file):
+    """They are looked up by name among those that there are; nothing is read from a path."""
+    answer = live.ask(f"/web/{file}")
+    assert (404, "not_found") == (answer.status, answer.json()["error"]["code"])
+
+
+def test_the_files_of_the_dashboard_need_no_token():
+    """They tell nothing; what they ask for does."""
+    with Live(protection=Protection("secret", protect_reads=True)) as live:
+        assert [200, 200, 401] == [live.ask(path).status for path in ("/", "/web/app.js", "/api/v1/overview")]
+
+
+# --- the state of it all ---------------------------------------------------------------------------------------------
+
+
+def test_the_overview_has_the_state_and_who_is_left_out():
+    """Those in quarantine and those that went missing at once, which the list of nodes has not."""
+    service = FakeService(
+        published=publish(snapshot_of(small_fleet(), quarantined=["bad"], lost={"gone": END - 300.0}))
+    )
+    with Live(service) as live:
+        body = live.ask("/api/v1/overview").json()
+
+    assert ("partial_outage", ["bad"]) == (body["status"], body["quarantined"])
+    assert [{"name": "gone", "sampled": END - 300.0}] == body["lost"]
+    assert ["5m", "10m", "15m"] == body["windows"]
+    assert ("15m", 60.0, 300.0, False, False) == tuple(
+        body[key] for key in ("default_window", "interval_s", "max_staleness_s", "scheduler", "agents")
+    )
+
+
+def test_the_overview_is_there_when_nothing_else_is():
+    """With the reason why."""
+    with Live(FakeService(published=None, provider_health=ProviderHealth(False, "no route", 1.0))) as live:
+        answer = live.ask("/api/v1/overview")
+
+    assert (200, "no_metrics") == (answer.status, answer.json()["status"])
+    assert "no route" in answer.json()["error"]["hint"]
+
+
+def test_findings_are_what_the_service_found():
+    """As it tells them."""
+    service = FakeService()
+    with Live(service) as live:
+        assert {
+            "timestamp": 1_700_000_001,
+            "review_mode": "enforce",
+            "findings": [],
+            "sources": [],
+        } == live.ask("/api/v1/findings").json()
+
+
+def test_requests_are_counted_by_route_and_never_by_path():
+    """A scan of random paths must not fill the memory of Prometheus."""
+    telemetry = Telemetry(version="1")
+    with Live(telemetry=telemetry) as live:
+        for path in ("/watcher", "/watcher/node-1", "/watcher/nope", "/x/1", "/x/2", "//watcher"):
+            live.ask(path)
+        live.ask("/watcher", method="POST")
+    count = telemetry.registry.get_sample_value
+    name = "load_watcher_http_requests_total"
+
+    assert 2 == count(name, {"route": "watcher", "code": "200"})
+    assert 1 == count(name, {"route": "watcher", "code": "405"})
+    assert 1 == count(name, {"route": "watcher_host", "code": "200"})
+    assert 1 == count(name, {"route": "watcher_host", "code": "404"})
+    assert 2 == count(name, {"route": "unmatched", "code": "404"})
+
+
+def test_a_snapshot_may_be_replaced_while_it_is_asked_for():
+    """Every answer is one snapshot's, whole."""
+    fleets = [publish(snapshot_of({f"n{k}": {"CPU": steady(5)}}), tag=f"t{k}") for k in range(2)]
+    service = FakeService(published=fleets[0])
+    with Live(service) as live, ThreadPoolExecutor(4) as clients:
+        asked = [clients.submit(live.ask, path) for path in ("/watcher", "/watcher?type=CPU", "/api/v1/columns") * 20]
+        for turn in range(200):
+            service.published = fleets[turn % 2]
+        for future in asked:
+            answer = future.result()
+            tag = answer.headers["ETag"][1:3]
+            assert f"n{tag[1]}".encode() in answer.body
+
+
+def test_windows_of_the_answer_are_those_of_its_snapshot():
+    """After a change of settings the old windows are served until the first tick; asking for a new one says so."""
+    new = (*WINDOWS, Window("30m", 1800))
+    with Live(FakeService(windows=new)) as live:
+        answer = live.ask("/watcher?window=30m")
+
+    assert 400 == answer.status
+    assert "known: 5m, 10m, 15m" in answer.error["hint"]
+
+
+def test_the_description_is_the_same_at_every_request(live):
+    """It is written once, and says which version of OpenAPI it is."""
+    first, second = live.ask("/openapi.json"), live.ask("/openapi.json")
+
+    assert first.body == second.body
+    assert "3.1.0" == json.loads(first.body)["openapi"]

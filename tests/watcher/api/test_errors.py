@@ -1,0 +1,401 @@
+"""Whatever is sent, the answer is JSON in one shape, says what was wrong, and shows nothing of the inside."""
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fakes.service import FakeService, Live, Protection
+from watcher.api.handlers import make_app
+from watcher.api.telemetry import Telemetry
+from watcher.core.publishing.wire import ErrorDocument
+from watcher.platform.http.openapi import Answer, Operation
+from watcher.platform.http.parameters import BadParameter, path_segment, query_values
+from watcher.platform.http.routing import Access, ApiError, Route, Router
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with Live() as running:
+        yield running
+
+
+def raw_error(live: Live, request_line: bytes) -> tuple[int, dict[str, str]]:
+    """Status and error of a request that is sent byte by byte."""
+    answer = live.raw(request_line + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/json" in head
+    error = json.loads(body)["error"]
+    assert {"code", "message", "hint"} == set(error)
+    return int(head.split()[1]), error
+
+
+# --- parameters ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "hint"),
+    [
+        ("window=1h", "unknown window '1h'", "known: 5m, 10m, 15m"),
+        ("window=15M", "unknown window '15M'", "did you mean 15m? known: 5m, 10m, 15m"),
+        ("window=", "unknown window ''", "known: 5m, 10m, 15m"),
+        ("type=cpu", "unknown type 'cpu'", "did you mean CPU?"),
+        ("type=CPU&type=memroy", "unknown type 'memroy'", "did you mean Memory?"),
+        ("operator=avg", "unknown operator 'avg'", "did you mean AVG?"),
+        ("operator=P96", "unknown operator 'P96'", "known: Latest, AVG, STD, MAX, P50, P90, P95, P99"),
+        ("shape=KEP", "unknown shape 'KEP'", "did you mean kep? known: watcher, kep"),
+        ("shape=kep&shape=kep", "parameter 'shape' is given 2 times", "give it once"),
+        ("window=5m&window=10m", "parameter 'window' is given 2 times", "give it once"),
+        ("widnow=5m", "unknown parameter 'widnow'", "did you mean window? known: window, host, type, operator, shape"),
+        ("Host=a", "unknown parameter 'Host'", "did you mean host?"),
+        ("_=1700000000", "unknown parameter '_'", "known: window, host, type, operator, shape"),
+        ("type=%ff", "the query string is not UTF-8", ""),
+        ("type", "unknown type ''", "known: CPU"),
+    ],
+)
+def test_what_is_not_known_is_refused_with_what_is(live, query, message, hint):
+    """A misspelt parameter that is passed over would give an answer to another question."""
+    answer = live.ask(f"/watcher?{query}")
+
+    assert (400, "bad_request") == (answer.status, answer.error["code"])
+    assert message == answer.error["message"]
+    assert answer.error["hint"].startswith(hint) or hint in answer.error["hint"]
+
+
+def test_a_question_that_is_wrong_is_refused_before_it_is_found_unanswerable():
+    """While there is nothing to serve, mistakes should still be found; but nothing is certain without a snapshot."""
+    with Live(FakeService(published=None)) as live:
+        assert "bad_request" == live.ask("/watcher?widnow=5m").error["code"]
+
+
+def test_too_many_parameters_are_refused(live):
+    """Reading them must not become work."""
+    answer = live.ask("/watcher?" + "&".join(["type=CPU"] * 6000))
+
+    assert (400, "bad_request") == (answer.status, answer.error["code"])
+    assert "5000" in answer.error["message"]
+
+
+# --- paths -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/watchr", "did you mean /watcher?"),
+        ("/WATCHER", "did you mean /watcher?"),
+        ("/health", "did you mean /healthz?"),
+        ("/api/v1/colums", "did you mean /api/v1/columns?"),
+        ("/watcher/node-1/x", "/openapi.json lists all paths"),
+        ("/watcher/../watcher", "/openapi.json lists all paths"),
+        ("/..", "/openapi.json lists all paths"),
+        ("/%2e%2e/%2e%2e/etc/passwd", "/openapi.json lists all paths"),
+        ("/static/index.html", "/openapi.json lists all paths"),
+        ("/%00", "/openapi.json lists all paths"),
+    ],
+)
+def test_unknown_paths_are_not_found(live, path, hint):
+    """With the nearest one that there is."""
+    answer = live.ask(path)
+
+    assert (404, "not_found") == (answer.status, answer.error["code"])
+    assert hint in answer.error["hint"]
+
+
+HOSTILE = {
+    "long": b"a" * 10_000,
+    "long and encoded": b"%41" * 10_000,
+    "NUL": b"%00",
+    "newline": b"a%0d%0aSet-Cookie:%20x=y",
+    "parent": b"..",
+    "encoded parent": b"%2e%2e",
+    "encoded slash": b"a%2Fb",
+    "unicode": "ünïcödé☃".encode(),
+    "encoded unicode": quote("ünïcödé☃😀\u202e").encode(),
+    "half a percent": b"%",
+    "no hexadecimal": b"%zz%1",
+    "script": b"%3Cscript%3Ealert(1)%3C/script%3E".replace(b"/", b"%2F"),
+    "quotes": b"%22%27%5C",
+    "surrogates": b"%ed%a0%80",
+    "template": b"{host}",
+    "spaces": b"%20%09%20",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.parametrize("before", [b"/watcher/", b"/watcher?host=", b"/watcher?type=", b"/watcher?", b"/"])
+def test_hostile_names_are_refused_politely(live, before, name):
+    """Valid JSON of moderate length, 4xx, in which the name stands cut and made harmless."""
+    status, error = raw_error(live, b"GET " + before + name)
+
+    assert status in (400, 404)
+    assert len(error["message"]) < 400
+    assert all(character.isprintable() for character in error["message"] + error["hint"])
+
+
+@pytest.mark.parametrize("name", [b"%ff", b"%c3%28", b"a%80"])
+def test_a_name_that_is_not_utf_8_is_a_bad_request(live, name):
+    """It cannot be the name of a node."""
+    assert (400, "bad_request") == (lambda found: (found[0], found[1]["code"]))(
+        raw_error(live, b"GET /watcher/" + name)
+    )
+
+
+@pytest.mark.parametrize("read", [path_segment, lambda text: query_values(f"host={text}", known=("host",))])
+def test_half_a_surrogate_pair_is_not_text(read):
+    """A parser that passes on bytes as they are writes them so; they could not be written into an answer."""
+    with pytest.raises(BadParameter, match="UTF-8"):
+        read("a\udcff")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=60).map(lambda text: re.sub(rb"[\s?#]", b"", text)))
+def test_no_path_whatsoever_breaks_anything(live, path):
+    """Any bytes after the slash: JSON, and no 5xx."""
+    status, _ = raw_error(live, b"GET /watcher/" + b"-" + path)
+
+    assert status in (400, 404)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=60))
+def test_no_query_whatsoever_breaks_anything(live, text):
+    """Any text as a value, a name, or all of it."""
+    for query in (f"host={quote(text)}x", quote(text) + "x", quote(text, safe="&=;+%[]") + "x=1"):
+        answer = live.ask(f"/watcher?{query}")
+        assert answer.status in (400, 404)
+        assert answer.error["message"]
+
+
+# --- methods ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/watcher", "/watcher/node-1", "/watcher/health", "/healthz", "/api/v1/columns"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"])
+def test_other_methods_are_refused_with_those_that_are_not(live, path, method):
+    """The original answered a DELETE like a GET."""
+    answer = live.ask(path, method=method)
+
+    assert (405, "method_not_allowed") == (answer.status, answer.error["code"])
+    assert "GET, HEAD" == answer.headers["Allow"]
+
+
+# --- what is not HTTP ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET /watcher HTTP/9.9\r\n\r\n",
+        b"GET /watcher\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /watcher HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET /watcher HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
+    ],
+    ids=["garbage", "TLS", "version", "path", "header", "length", "long line", "long header"],
+)
+def test_what_cannot_be_parsed_gets_the_same_shape(live, sent, caplog):
+    """And no traceback in the log, which anyone could fill that way."""
+    with caplog.at_level(logging.INFO):
+        head, _, body = live.raw(sent).partition(b"\r\n\r\n")
+
+    assert b"400" == head.split()[1]
+    assert b"application/json" in head
+    assert "bad_request" == json.loads(body)["error"]["code"]
+    assert [] == caplog.records
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [(b"GET http://x/watcher/nope", 404), (b"OPTIONS *", 404), (b"GET /watcher/nope?#/watcher", 404)],
+)
+def test_other_forms_of_target_are_understood(live, request_line, status):
+    """Proxies send the whole URL."""
+    assert status == raw_error(live, request_line)[0]
+
+
+def test_the_absolute_form_is_served(live):
+    """Like the path alone."""
+    answer = live.raw(b"GET http://other:1/watcher/node-1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
+# --- what goes wrong inside ------------------------------------------------------------------------------------------
+
+
+def failing(error: Exception) -> Route:
+    async def handler(request, captured):
+        raise error
+
+    return Route("/fails", "fails", handler, Operation("Fails", {200: Answer("never")}), access=Access.OPEN)
+
+
+def test_a_mistake_of_ours_is_logged_and_not_shown(caplog):
+    """The client learns that it failed, the log why."""
+    with Live(routes=[failing(RuntimeError("the password is hunter2"))]) as live:
+        answer = live.ask("/fails")
+        assert 200 == live.ask("/watcher").status
+
+    assert (500, "internal") == (answer.status, answer.error["code"])
+    assert b"hunter2" not in answer.body
+    assert b"Traceback" not in answer.body
+    assert ["request failed in fails"] == [record.getMessage() for record in caplog.records]
+    assert "hunter2" in str(caplog.records[0].exc_info)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (ApiError(418, "teapot", "short and stout"), 418, "teapot"),
+        (web.HTTPRequestEntityTooLarge(1, 2), 413, "too_large"),
+        (web.HTTPForbidden(), 403, "forbidden"),
+    ],
+)
+def test_errors_of_handlers_have_the_one_shape(error, status, code):
+    """Also those that aiohttp raises while a handler reads a body."""
+    with Live(routes=[failing(error)]) as live:
+        answer = live.ask("/fails")
+
+    assert (status, code) == (answer.status, answer.error["code"])
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+ALL = ["/watcher", "/watcher/node-1", "/watcher/health", "/api/v1/columns", "/api/v1/history?host=node-1"]
+ALL += ["/api/v1/overview", "/api/v1/findings", "/metrics", "/openapi.json"]
+
+
+@pytest.fixture(scope="module")
+def protected() -> Iterator[Live]:
+    with Live(protection=Protection("sëcret", protect_reads=True)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("path", ALL)
+@pytest.mark.parametrize(
+    "authorization", [None, "", "Bearer", "Bearer wrong", "Basic sëcret", "sëcret", "Bearer sëcretx", b"Bearer s\xff"]
+)
+def test_protected_reads_need_the_token(protected, path, authorization):
+    """All but the probes; the answer says how to ask."""
+    sent = authorization.encode() if isinstance(authorization, str) else authorization
+    answer = protected.ask(path, headers={} if sent is None else {"Authorization": sent})
+
+    assert (401, "unauthorized") == (answer.status, answer.error["code"])
+    assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+    assert b"cret" not in answer.body
+
+
+@pytest.mark.parametrize("path", ALL)
+@pytest.mark.parametrize("authorization", ["Bearer sëcret", "bearer  sëcret "])
+def test_the_token_opens_everything(protected, path, authorization):
+    """The scheme's case does not matter."""
+    assert 200 == protected.ask(path, headers={"Authorization": authorization.encode()}).status
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_probes_need_no_token(protected, path):
+    """The kubelet has none."""
+    assert 200 == protected.ask(path).status
+
+
+def test_a_token_alone_protects_no_reads():
+    """It is for what changes state."""
+    with Live(protection=Protection("secret")) as live:
+        assert 200 == live.ask("/watcher").status
+
+
+def changing() -> Route:
+    async def handler(request, captured):
+        return web.Response(body=await request.read())
+
+    operation = Operation("Changes something", {200: Answer("done")})
+    return Route("/change/{what}", "change", handler, operation, method="POST", access=Access.WRITE)
+
+
+def test_what_changes_state_needs_the_token_always():
+    """And is closed to everyone while there is none."""
+    with Live(routes=[changing()]) as live:
+        answer = live.ask("/change/it", method="POST", body=b"x")
+        assert (403, "forbidden") == (answer.status, answer.error["code"])
+        assert "token_file" in answer.error["hint"]
+    with Live(routes=[changing()], protection=Protection("secret")) as live:
+        assert 401 == live.ask("/change/it", method="POST", body=b"x").status
+        answer = live.ask("/change/it", method="POST", body=b"x", headers={"Authorization": "Bearer secret"})
+        assert (200, b"x") == (answer.status, answer.body)
+        assert "POST" == live.ask("/change/it").headers["Allow"]
+
+
+def test_a_token_that_changes_counts_from_then_on():
+    """Settings are read again while the service runs."""
+    protection = Protection("old", protect_reads=True)
+    with Live(protection=protection) as live:
+        assert 200 == live.ask("/watcher", headers={"Authorization": "Bearer old"}).status
+        protection.token = "new"
+        assert 401 == live.ask("/watcher", headers={"Authorization": "Bearer old"}).status
+        assert 200 == live.ask("/watcher", headers={"Authorization": "Bearer new"}).status
+
+
+def test_protection_without_a_token_is_refused_at_the_start():
+    """Rather than serving everyone, or nobody."""
+    with pytest.raises(ValueError, match="token"):
+        make_app(
+            FakeService(), settings=Protection(None, protect_reads=True), telemetry=Telemetry(version="1"), version="1"
+        )
+
+
+# --- the table of routes ---------------------------------------------------------------------------------------------
+
+
+def named(path: str, name: str, *, method: str = "GET") -> Route:
+    async def handler(request, captured):
+        return web.json_response([name, *captured])
+
+    return Route(path, name, handler, Operation(name, {200: Answer("its name")}), method=method, access=Access.OPEN)
+
+
+def test_routes_of_other_packages_are_matched_by_the_same_rules():
+    """Several parameters, several methods on one path, a literal path before one with parameters."""
+    routes = [
+        named("/x/{a}/nodes/{b}", "two"),
+        named("/x/{a}/nodes", "one"),
+        named("/x/{a}/filter", "post", method="POST"),
+        named("/x/{a}/filter", "get"),
+        named("/x/plugins", "literal"),
+        named("/x/{a}", "last"),
+    ]
+    with Live(routes=routes) as live:
+        assert ["two", "p", "n/1"] == live.ask("/x/p/nodes/n%2F1").json()
+        assert ["one", "p"] == live.ask("/x/p//nodes/").json()
+        assert ["get", "p"] == live.ask("/x/p/filter").json()
+        assert ["post", "p"] == live.ask("/x/p/filter", method="POST").json()
+        assert "GET, HEAD, POST" == live.ask("/x/p/filter", method="PUT").headers["Allow"]
+        assert ["literal"] == live.ask("/x/plugins").json()
+        assert ["last", "p"] == live.ask("/x/p").json()
+        assert ["last", "nodes"] == live.ask("/x//nodes").json()  # no parameter is empty
+        assert 404 == live.ask("/x").status
+        assert 404 == live.ask("/x/p/nodes/a/b").status
+
+
+def test_two_routes_for_one_path_and_method_are_a_mistake():
+    """Which of them would answer?"""
+    with pytest.raises(ValueError, match="two routes for GET /a: first and second"):
+        Router([named("/a", "first"), named("/a", "second")], protection=Protection(), meter=Telemetry(version="1"))
+
+
+def test_the_shape_of_errors_is_the_model_s():
+    """msgspec types are the one source of the JSON."""
+    body = ApiError(404, "a", "b", "c").response().body
+    assert isinstance(body, bytes)
+
+    assert {"error": {"code": "a", "message": "b", "hint": "c"}} == json.loads(body)
+    assert {"error"} == set(ErrorDocument.__struct_fields__)

@@ -1,0 +1,161 @@
+"""Pods and nodes as the API sends them, and what we keep of them."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from watcher.core.kubernetes.errors import KubeRefused
+from watcher.core.kubernetes.objects import CustomObject, Node, Owner, Pod
+from watcher.core.kubernetes.quantity import nano
+from watcher.core.kubernetes.wire import Metadata, Resource, key_of
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+AMPLIFIED = "node.koordinator.sh/raw-allocatable"
+POD: dict[str, Any] = {
+    "kind": "Pod",
+    "apiVersion": "v1",
+    "metadata": {
+        "name": "web-0",
+        "namespace": "shop",
+        "uid": "0b5f",
+        "resourceVersion": "17",
+        "creationTimestamp": "2026-11-21T10:00:00Z",
+        "deletionTimestamp": "2026-11-21T10:05:00Z",
+        "labels": {"app": "web", "koordinator.sh/qosClass": "LS"},
+        "annotations": {
+            LAST_APPLIED: "{…}",
+            "scheduling.koordinator.sh/reserve-pod": "true",
+            "kubernetes.io/config.source": "file",
+            "notkoordinator.sh/x": "y",
+        },
+        "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "web", "uid": "7", "controller": True}
+        ],
+        "managedFields": [{"manager": "kubelet"}],
+    },
+    "spec": {
+        "nodeName": "node-1",
+        "priority": 9500,
+        "priorityClassName": "koord-prod",
+        "overhead": {"cpu": "250m"},
+        "resources": {"requests": {"cpu": "2"}},
+        "initContainers": [{"name": "proxy", "image": "x", "restartPolicy": "Always", "resources": {}}],
+        "containers": [
+            {"name": "main", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"gocrane.io/cpu": 2}}}
+        ],
+    },
+    "status": {
+        "phase": "Running",
+        "qosClass": "Burstable",
+        "startTime": "2026-11-21T10:00:01Z",
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "True",
+                "lastProbeTime": None,
+                "lastTransitionTime": "2026-11-21T10:00:02Z",
+            },
+            {"type": "ContainersReady", "status": "True", "lastTransitionTime": "2026-11-21T10:00:03Z"},
+            {"type": "Ready", "status": "False", "lastTransitionTime": "2026-11-21T10:00:04Z"},
+        ],
+    },
+}
+
+
+def read(content: Any, kind: Any = Pod) -> Any:
+    """An object as it is decoded from JSON."""
+    return msgspec.json.decode(msgspec.json.encode(content), type=kind)
+
+
+def test_of_a_pod_there_is_what_plug_ins_and_the_agent_use():
+    """Times as moments, quantities as they are written, a sidecar told from an init container."""
+    pod: Pod = read(POD)
+
+    assert "shop/web-0" == key_of(pod)
+    assert ("0b5f", "17", "node-1") == (pod.metadata.uid, pod.metadata.resource_version, pod.spec.node_name)
+    assert datetime(2026, 11, 21, 10, 5, tzinfo=UTC) == pod.metadata.deletion_timestamp
+    assert (Owner("DaemonSet", "web", controller=True),) == pod.metadata.owner_references
+    assert (9500, "koord-prod") == (pod.spec.priority, pod.spec.priority_class_name)
+    assert 2 * 10**9 == nano(pod.spec.containers[0].resources.limits["gocrane.io/cpu"])
+    assert ["Always"] == [each.restart_policy for each in pod.spec.init_containers]
+    assert pod.spec.resources is not None
+    assert ({"cpu": "2"}, {"cpu": "250m"}) == (pod.spec.resources.requests, pod.spec.overhead)
+    assert ("Running", "Burstable") == (pod.status.phase, pod.status.qos_class)
+    assert ["PodScheduled", "Ready"] == [condition.type for condition in pod.status.conditions]
+
+
+def test_a_pod_that_says_nothing_is_one_too():
+    """What is absent is empty or None, and a priority of 0 is another thing than none."""
+    pod: Pod = read({"metadata": {"name": "bare", "creationTimestamp": None}})
+    assert (None, None, (), {}) == (pod.spec.priority, pod.spec.resources, pod.spec.containers, pod.metadata.labels)
+    assert read({"spec": {"priority": 0}}).spec.priority == 0
+
+
+def test_annotations_of_others_are_not_kept():
+    """They may be half a pod, and of a domain only the whole name counts."""
+    assert {"scheduling.koordinator.sh/reserve-pod": "true", "kubernetes.io/config.source": "file"} == read(
+        POD
+    ).metadata.annotations
+
+
+def test_what_replicas_have_alike_is_held_once():
+    """And is still compared by what it says."""
+    other = {**POD, "metadata": {**POD["metadata"], "name": "web-1", "labels": dict(POD["metadata"]["labels"])}}
+    first, second = read(POD), read(other)
+
+    assert first != second
+    assert first.metadata.labels is second.metadata.labels
+    assert first.metadata.owner_references is second.metadata.owner_references
+    assert first.spec.containers[0].resources.requests is second.spec.containers[0].resources.requests
+    assert first.status.phase is second.status.phase
+
+
+def test_of_a_node_there_is_what_scheduling_needs():
+    """Allocatable, addresses, taints, labels and conditions; images are not."""
+    node: Node = read(
+        {
+            "metadata": {
+                "name": "n",
+                "labels": {"zone": "a"},
+                "annotations": {"node.koordinator.sh/raw-allocatable": "{}"},
+            },
+            "spec": {"unschedulable": True, "taints": [{"key": "k", "effect": "NoSchedule", "timeAdded": None}]},
+            "status": {
+                "capacity": {"cpu": "4"},
+                "allocatable": {"cpu": "3800m"},
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-21T10:00:00Z"}],
+                "images": [{"names": ["x"], "sizeBytes": 1}],
+            },
+        },
+        Node,
+    )
+    assert ("n", {"zone": "a"}, True) == (key_of(node), node.metadata.labels, node.spec.unschedulable)
+    assert ("k", "NoSchedule", "") == (node.spec.taints[0].key, node.spec.taints[0].effect, node.spec.taints[0].value)
+    assert ("3800m", "10.0.0.1") == (node.status.allocatable["cpu"], node.status.addresses[0].address)
+    assert ["Ready"] == [condition.type for condition in node.status.conditions]
+    assert {AMPLIFIED: "{}"} == node.metadata.annotations
+
+
+def test_a_custom_object_is_as_its_json_has_it():
+    """For kinds whose type is declared nowhere."""
+    policy = read({"metadata": {"name": "p"}, "spec": {"rules": [{"name": "cpu"}]}}, CustomObject)
+    assert ("p", {"rules": [{"name": "cpu"}]}, {}) == (key_of(policy), policy.spec, policy.status)
+
+
+def test_where_objects_are():
+    """In all namespaces, in one, and their subresources."""
+    policies = Resource("ensurance.crane.io", "v1alpha1", "nodeqoss", CustomObject)
+    pods = Resource("", "v1", "pods", Pod)
+    assert "/apis/ensurance.crane.io/v1alpha1/nodeqoss/a" == policies.path_of("a")
+    assert "/api/v1/namespaces/shop/pods/web-0/eviction" == pods.path_of("shop/web-0", "eviction")
+    assert Metadata("system:node", "") == read({"name": "system:node"}, Metadata)
+
+
+@pytest.mark.parametrize("name", ["", "/", "a/", "/a", "a/b/c", "..", "a/..", "a?x=1", "a b", "ü", "a%2Fb", "a\n"])
+def test_a_name_never_leads_elsewhere(name: str):
+    """They come from annotations, metrics and requests of others too."""
+    with pytest.raises(KubeRefused, match="is no name of an object"):
+        Resource("", "v1", "pods", Pod).path_of(name)

@@ -1,0 +1,259 @@
+"""Which node a name of the source means: by the strongest evidence, never by a guess, and never two for one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watcher.core.naming.node_index import NodeIndex, findings, missing, told, without_port
+from watcher.core.naming.resolution import Evidence, KnownNode
+from watcher.core.review.findings import FleetFinding
+from watcher.model import FindingKind, Remedy
+
+NOW = 1_700_000_000.0
+
+
+def node(name: str, *, label: str = "", created: float = float("-inf"), **addresses: str) -> KnownNode:
+    """A node; addresses by type, several of a type apart by a comma."""
+    pairs = [(kind, each) for kind, texts in addresses.items() for each in texts.split(",")]
+    return KnownNode(name, tuple(pairs), label, created)
+
+
+# As a managed cluster has them: names with a domain, and one that says the address.
+CLOUD = NodeIndex(
+    [
+        node(
+            "ip-10-0-0-7.ec2.internal",
+            label="ip-10-0-0-7",
+            InternalIP="10.0.0.7,2001:db8::7",
+            ExternalIP="54.1.2.7",
+            Hostname="ip-10-0-0-7.ec2.internal",
+            InternalDNS="ip-10-0-0-7.ec2.internal",
+            ExternalDNS="ec2-54-1-2-7.compute.amazonaws.com",
+        ),
+        node(
+            "ip-10-0-0-8.ec2.internal",
+            label="ip-10-0-0-8",
+            InternalIP="10.0.0.8,2001:db8::8",
+            ExternalIP="54.1.2.8",
+            Hostname="ip-10-0-0-8.ec2.internal",
+        ),
+    ]
+)
+# As on one's own machines: short names, the host name apart, one node called by its address.
+METAL = NodeIndex(
+    [
+        node("worker-1", label="rack1-worker-1", InternalIP="192.168.0.1", Hostname="worker-1"),
+        node("worker-2", label="worker-2", InternalIP="192.168.0.2", Hostname="w2.lan"),
+        node("192.168.0.3", InternalIP="192.168.0.3", Hostname="192.168.0.3"),
+        node("twin-a", label="twin", InternalIP="192.168.0.9", Hostname="twin"),
+        node("twin-b", label="twin", InternalIP="192.168.0.9", Hostname="twin"),
+    ]
+)
+SEVEN = "ip-10-0-0-7.ec2.internal"
+
+
+@pytest.mark.parametrize(
+    ("index", "source", "expected", "by"),
+    [
+        (CLOUD, SEVEN, SEVEN, Evidence.NAME),
+        (CLOUD, f"{SEVEN}:9100", SEVEN, Evidence.SPELLING),
+        (CLOUD, "IP-10-0-0-7.EC2.internal.", SEVEN, Evidence.SPELLING),
+        (CLOUD, "10.0.0.7", SEVEN, Evidence.INTERNAL_IP),
+        (CLOUD, "10.0.0.7:9100", SEVEN, Evidence.INTERNAL_IP),
+        (CLOUD, "2001:db8::7", SEVEN, Evidence.INTERNAL_IP),
+        (CLOUD, "[2001:db8::7]:9100", SEVEN, Evidence.INTERNAL_IP),
+        (CLOUD, "[2001:0DB8:0:0::0007]", SEVEN, Evidence.INTERNAL_IP),
+        (CLOUD, "::ffff:10.0.0.7", SEVEN, Evidence.INTERNAL_IP),
+        (CLOUD, "ip-10-0-0-7", SEVEN, Evidence.LABEL),
+        (CLOUD, "ip-10-0-0-7:10250", SEVEN, Evidence.LABEL),
+        (CLOUD, "54.1.2.7:9100", SEVEN, Evidence.EXTERNAL_IP),
+        (CLOUD, "ec2-54-1-2-7.compute.amazonaws.com", SEVEN, Evidence.EXTERNAL_DNS),
+        # another domain: the node's own name says that it is not in that one
+        (CLOUD, "ip-10-0-0-7.example.com", "", None),
+        (CLOUD, "10.0.0.77", "", None),
+        (CLOUD, "10.0.0", "", None),
+        (METAL, "worker-1:9100", "worker-1", Evidence.SPELLING),
+        (METAL, "worker-1.example.com", "worker-1", Evidence.SHORT),
+        (METAL, "rack1-worker-1.example.com:9100", "worker-1", Evidence.SHORT),
+        (METAL, "w2.lan", "worker-2", Evidence.HOSTNAME),
+        # cut at its dot it is nobody's host name or label
+        (METAL, "w2.example.com", "", None),
+        (METAL, "192.168.0.3:9100", "192.168.0.3", Evidence.SPELLING),
+        (METAL, "192.168.0.9", "", Evidence.INTERNAL_IP),
+        (METAL, "twin.example.com", "", Evidence.SHORT),
+        (METAL, "", "", None),
+        (METAL, ":9100", "", None),
+        (METAL, "[::1", "", None),
+        (METAL, "é\x00", "", None),
+    ],
+)
+def test_a_name_means_the_node_that_it_is_known_by(index, source, expected, by):
+    """Name, then addresses by their type, then the label; whole names before parts of them."""
+    match = index.resolve((source,)).matches[source]
+    assert (expected, by) == (match.node, match.by)
+    assert (match.node or source,) == index.resolve((source,)).nodes
+
+
+def test_evidence_is_weighed_in_its_order():
+    """What is one node's InternalIP is not another's ExternalIP, host name or label."""
+    index = NodeIndex(
+        [
+            node("a", InternalIP="10.0.0.1", Hostname="host-1", InternalDNS="dns-1", ExternalDNS="dns-2"),
+            node("b", ExternalIP="10.0.0.1", label="host-1", Hostname="a", ExternalDNS="dns-1"),
+            node("c", label="10.0.0.1", ExternalIP="10.0.0.9", InternalDNS="dns-2"),
+            node("d", ExternalDNS="10.0.0.9"),
+        ]
+    )
+    expected = {"10.0.0.1": "a", "host-1": "a", "a": "a", "dns-1": "a", "dns-2": "c", "10.0.0.9": "c"}
+    assert expected == {name: index.resolve((name,)).matches[name].node for name in expected}
+
+
+def test_an_address_of_two_nodes_is_nobodys():
+    """A replaced node whose object was left behind: neither is guessed, and weaker evidence does not decide."""
+    index = NodeIndex([node("old", InternalIP="10.0.0.1"), node("new", InternalIP="10.0.0.1", ExternalIP="10.0.0.1")])
+    match = index.resolve(("10.0.0.1:9100",)).matches["10.0.0.1:9100"]
+    assert ("", ("new", "old")) == (match.node, match.claimed)
+    (finding,) = findings(index.resolve(("10.0.0.1:9100",)), index, now=NOW)
+    assert (FindingKind.AMBIGUOUS_NODE, Remedy.REPORTED, "10.0.0.1:9100") == (
+        finding.kind,
+        finding.remedy,
+        finding.node,
+    )
+    assert "is the InternalIP of several nodes, new and old" in finding.reason
+    assert "it keeps the name that the source gives it" in finding.reason
+
+
+def test_of_two_names_of_one_node_the_stronger_counts():
+    """The node's own name before its address; the other keeps its name, and is told."""
+    names = ("10.0.0.7:9100", SEVEN, "ip-10-0-0-8")
+    resolution = CLOUD.resolve(names)
+    assert ("10.0.0.7:9100", SEVEN, "ip-10-0-0-8.ec2.internal") == resolution.nodes
+    (finding,) = findings(resolution, CLOUD, now=NOW)
+    assert (FindingKind.AMBIGUOUS_NODE, "10.0.0.7:9100") == (finding.kind, finding.node)
+    assert f"means node {SEVEN} (by its InternalIP), and so does {SEVEN}" in finding.reason
+
+
+def test_of_two_equal_names_of_one_node_neither_counts():
+    """Two exporters, or two machines behind one address: nothing tells them apart."""
+    names = ("10.0.0.7:9100", "10.0.0.7:9101", "2001:db8::8")
+    resolution = CLOUD.resolve(names)
+    assert ("10.0.0.7:9100", "10.0.0.7:9101", "ip-10-0-0-8.ec2.internal") == resolution.nodes
+    assert ["10.0.0.7:9100", "10.0.0.7:9101"] == [one.node for one in findings(resolution, CLOUD, now=NOW)]
+
+
+def test_what_is_unknown_is_told_with_the_nearest_names():
+    """A typo, another domain, the address beside it; nothing where nothing is near."""
+    assert ("worker-1", "worker-2") == METAL.candidates("wroker-1")[:2]
+    assert SEVEN == CLOUD.candidates("ip-10-0-0-7.example.com")[0]
+    assert () == METAL.candidates("database-eu-west.example.com")
+    names = ("wroker-1", "database-eu-west.example.com")
+    typo, other = sorted(findings(METAL.resolve(names), METAL, now=NOW), key=lambda one: one.node, reverse=True)
+    assert (FindingKind.UNKNOWN_NODE, Remedy.REPORTED, "wroker-1", NOW) == (
+        typo.kind,
+        typo.remedy,
+        typo.node,
+        typo.time,
+    )
+    assert "is no name, address or label of a node; nearest: worker-1, worker-2" in typo.reason
+    assert "nearest" not in other.reason
+
+
+def test_nodes_without_series_are_named():
+    """Those of the cluster that nothing means."""
+    without = CLOUD.without_series(CLOUD.resolve(("10.0.0.7", "elsewhere")).nodes)
+    assert ("ip-10-0-0-8.ec2.internal",) == without
+    (finding,) = missing(without, now=NOW)
+    assert (FindingKind.MISSING, Remedy.LEFT_OUT) == (finding.kind, finding.remedy)
+    assert () == missing((), now=NOW)
+
+
+def test_each_outcome_has_its_words():
+    """What doctor prints."""
+    resolution = METAL.resolve(("worker-1", "w2.lan:9100", "192.168.0.9", "nobody-at-all"))
+    assert {
+        "worker-1": "is node worker-1 (by its name)",
+        "w2.lan:9100": "is node worker-2 (by its Hostname)",
+        "192.168.0.9": "is the InternalIP of several nodes, twin-a and twin-b: is one of them gone, and its Node object"
+        " left behind?",
+        "nobody-at-all": "is no name, address or label of a node",
+    } == {name: told(match, METAL) for name, match in resolution.matches.items()}
+
+
+def test_a_cluster_without_nodes_knows_nobody():
+    """And does not fail over it."""
+    index = NodeIndex([])
+    assert ("a", "10.0.0.1") == index.resolve(("a", "10.0.0.1")).nodes
+    assert () == index.candidates("a")
+
+
+def test_thousands_of_unknown_names_are_one_finding():
+    """And the same list is not worked out again at the next tick."""
+    fleet = NodeIndex(node(f"node-{k:05}.example.com", InternalIP=f"10.0.{k >> 8}.{k & 255}") for k in range(5000))
+    names = tuple(f"10.1.{k >> 8}.{k & 255}:9100" for k in range(5000))
+    resolution = fleet.resolve(names)
+    (finding,) = findings(resolution, fleet, now=NOW)
+    assert isinstance(finding, FleetFinding)
+    assert 5000 == finding.nodes
+    assert resolution is fleet.resolve((*names[:-1], names[-1]))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("10.0.0.1:9100", "10.0.0.1"),
+        ("[::1]:9100", "::1"),
+        ("::1", "::1"),
+        ("a:9100", "a"),
+        ("a:b", "a:b"),
+        ("[::1", "[::1"),
+    ],
+)
+def test_a_port_is_not_part_of_a_name(text, expected):
+    """And a bare IPv6 address has none."""
+    assert expected == without_port(text)
+
+
+# --- whatever the cluster and the source say -------------------------------------------------------------------------
+
+LABELS = st.sampled_from(["a", "b", "c", "a.x", "b.x", "a.y", "10.0.0.1", "10.0.0.2", "::1", ""])
+SOURCES = st.builds(lambda name, port: f"{name}{port}", LABELS | st.text(max_size=6), st.sampled_from(["", ":1", ":2"]))
+
+
+@st.composite
+def clusters(draw) -> list[KnownNode]:
+    names = draw(st.lists(LABELS.filter(bool), unique=True, max_size=4))
+    kinds = st.sampled_from(["InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS", "Other"])
+    return [
+        KnownNode(name, tuple(draw(st.lists(st.tuples(kinds, LABELS), max_size=4))), draw(LABELS)) for name in names
+    ]
+
+
+@given(clusters(), st.lists(SOURCES, unique=True, max_size=8))
+def test_two_names_never_become_one(nodes, sources):
+    """What is renamed is a node of the cluster; what is not keeps its own name; and all stay distinct."""
+    resolution = NodeIndex(nodes).resolve(tuple(sources))
+    assert len(set(sources)) == len(set(resolution.nodes))
+    names = {one.name for one in nodes}
+    for source, named in zip(sources, resolution.nodes, strict=True):
+        match = resolution.matches[source]
+        assert named == (match.node or source)
+        assert (match.node in names) == bool(match.node)
+        assert source not in names or named == source
+
+
+@given(clusters(), st.lists(SOURCES, unique=True, max_size=8), st.randoms())
+def test_no_order_plays_a_part(nodes, sources, random):
+    """Neither that of the cluster's nodes nor that of the series."""
+    one = NodeIndex(nodes).resolve(tuple(sources)).matches
+    random.shuffle(nodes)
+    random.shuffle(sources)
+    assert one == NodeIndex(nodes).resolve(tuple(sources)).matches
+
+
+@given(clusters(), st.lists(SOURCES, unique=True, max_size=8))
+def test_every_name_that_is_not_a_nodes_has_a_finding(nodes, sources):
+    """Once, and none that is mapped has one."""
+    index = NodeIndex(nodes)
+    resolution = index.resolve(tuple(sources))
+    unmapped = sorted(name for name, match in resolution.matches.items() if not match.node)
+    assert unmapped == sorted(finding.node for finding in findings(resolution, index, now=NOW))

@@ -1,0 +1,134 @@
+"""What is asked for, and in which order: the tick's stories (test_refresh.py) seen without a tick."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watcher.core.windows.backfill import HOLE_CADENCES, SLICE_S, Spans, holes, slices
+from watcher.model import CARRIED, SampleBlock
+
+NOW = 1_700_000_000.0
+
+
+def drained(spans: Spans, now: float) -> list[tuple[float, float]]:
+    found = []
+    while (piece := spans.next_slice(now)) is not None:
+        found.append((piece.since, piece.until))
+        spans.slice_fetched()
+    return found
+
+
+@given(st.floats(0, 5000), st.floats(0, 5000))
+def test_slices_cover_the_span_once_newest_first(since: float, length: float) -> None:
+    """No gap, no overlap, none longer than two minutes."""
+    pieces = slices(since, since + length)
+    if not pieces:
+        assert since + length <= since
+        return
+    assert (since + length, since) == (pieces[0].until, pieces[-1].since)
+    assert all(later.since == earlier.until for later, earlier in itertools.pairwise(pieces))
+    assert all(0 < piece.until - piece.since <= SLICE_S + 1e-6 for piece in pieces)
+
+
+@given(st.lists(st.tuples(st.floats(1, 2000), st.booleans()), min_size=1, max_size=12))
+def test_all_of_the_reach_is_asked_for_whatever_fails_in_between(steps: list[tuple[float, bool]]) -> None:
+    """After a fetch that succeeds and its slices, every second of the last 900 has been asked for by a fetch that
+    succeeded, however long the source was away before."""
+    spans = Spans(reach=900.0, interval=60.0, remembers=True)
+    now, had = NOW, []
+    for seconds, succeeds in steps:
+        now += seconds
+        since = spans.begin(now, overlap=120.0)
+        if not succeeds:
+            continue
+        spans.fetched(now)
+        had += [(since, now), *drained(spans, now)]
+        reached = now
+        for begin, end in sorted(had, key=lambda span: span[1], reverse=True):
+            if end >= reached:
+                reached = min(reached, begin)
+        assert reached <= now - 900.0
+
+
+def test_a_source_without_memory_has_no_past() -> None:
+    """It is asked from the start of the reach, and for no slices."""
+    spans = Spans(reach=900.0, interval=60.0, remembers=False)
+    assert NOW - 900.0 == spans.begin(NOW, overlap=120.0)
+    spans.falls_behind("cpu", since=NOW - 900.0)
+    assert ["cpu"] == spans.catch_up(["cpu"], now=NOW, since=NOW - 60.0, overlap=120.0)
+    assert [] == drained(spans, NOW)
+
+
+def test_what_is_behind_may_be_so_from_further_back() -> None:
+    """The earliest counts. A metric that is had again lacks what it lacks: its past is not asked for at each tick."""
+    spans = Spans(reach=900.0, interval=60.0, remembers=True)
+    spans.go_on_from(NOW)
+    spans.still_lacks(["cpu"], since=NOW - 400.0)
+    assert spans.complete
+    spans.falls_behind("cpu", since=NOW - 100.0)
+    spans.still_lacks(["cpu"], since=NOW - 300.0)
+    spans.falls_behind("cpu", since=NOW - 50.0)
+    spans.catch_up(["cpu"], now=NOW, since=NOW - 60.0, overlap=0.0)
+    assert NOW - 300.0 == min(since for since, _ in drained(spans, NOW))
+
+
+def test_metrics_that_fell_behind_together_catch_up_together() -> None:
+    """One query per slice for all of them, none for the others."""
+    spans = Spans(reach=900.0, interval=60.0, remembers=True)
+    spans.go_on_from(NOW)
+    assert spans.falls_behind("cpu", since=NOW)
+    assert not spans.falls_behind("cpu", since=NOW + 60.0)
+    assert spans.falls_behind("memory", since=NOW)
+    assert spans.complete is False
+    assert ["cpu", "memory"] == spans.catch_up(["memory", "cpu", "disk"], now=NOW + 300, since=NOW + 180, overlap=120.0)
+    piece = spans.next_slice(NOW + 300)
+    assert piece is not None
+    assert frozenset({"cpu", "memory"}) == piece.only
+    assert [] == spans.catch_up(["cpu", "memory"], now=NOW + 300, since=NOW + 180, overlap=120.0)
+    assert [(NOW + 60, NOW + 180), (NOW - 60, NOW + 60), (NOW - 120, NOW - 60)] == drained(spans, NOW + 300)
+
+
+def stored(slots: set[int], *, first: int, last: int, metric: str = "cpu", carried: int | None = None) -> SampleBlock:
+    """A block of one metric for two nodes; the second has samples in `slots`, the first has none."""
+    values = np.full((last - first + 1, 2), np.nan)
+    offsets = np.zeros(values.shape, dtype=np.uint16)
+    for slot in slots:
+        values[slot - first, 1] = 1.0
+    if carried is not None:
+        values[carried - first, 1], offsets[carried - first, 1] = 1.0, CARRIED
+    return SampleBlock(metric, first, ("a", "b"), values, offsets)
+
+
+@given(st.sets(st.integers(0, 59), min_size=1))
+def test_holes_and_stored_samples_together_cover_everything(slots: set[int]) -> None:
+    """What is no hole has samples at most three cadences apart; no hole has a sample within."""
+    found = holes([stored(slots, first=0, last=59)], resolution=15, since=0.0, until=900.0)
+    ends = [(piece.since, piece.until) for piece in found]
+    assert ends == sorted(ends, key=lambda span: -span[1])
+    assert all(piece.only == {"cpu"} for piece in found)
+    edges = sorted({0.0, 900.0, *(15.0 * slot for slot in slots)})
+    longest = HOLE_CADENCES * min(max(15.0, float(np.median(np.diff(edges)))), 120.0)
+    for earlier, later in itertools.pairwise(edges):
+        within = sum(until - since for since, until in ends if earlier <= since and until <= later)
+        assert within == (later - earlier if later - earlier > longest else 0.0)
+
+
+def test_metrics_with_the_same_hole_are_asked_for_together_and_a_carried_value_covers_nothing() -> None:
+    """One query per slice for both of them; the third has no hole, the fourth was never stored."""
+    some, every = set(range(40, 61)), set(range(61))
+    blocks = [
+        stored(some, first=0, last=60, carried=30),
+        stored(set(), first=0, last=41, metric="memory"),
+        stored(some, first=30, last=60, metric="memory"),
+        stored(every, first=0, last=60, metric="disk"),
+    ]
+    found = holes(blocks, resolution=15, since=300.0, until=900.0)
+    assert [(piece.since, piece.until, piece.only) for piece in found] == [
+        (480.0, 600.0, {"cpu", "memory"}),
+        (360.0, 480.0, {"cpu", "memory"}),
+        (300.0, 360.0, {"cpu", "memory"}),
+    ]

@@ -1,0 +1,288 @@
+"""The nodes that nothing is heard of: who they are, what they showed last, until when they are told of, and to whom."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.kube import NODES as KUBE_NODES
+from tests.fakes.kube import FakeKube
+from tests.fakes.service import FakeService, Live, Protection, stored
+from tests.fakes.snapshots import END, publish, small_fleet, snapshot_of
+from tests.waiting import eventually
+from tests.watcher.refresh.test_names import A, B, Tale, Told, play
+from tests.watcher.refresh.test_tick import served, wave
+from tests.watcher.service.test_server import serving, settings_for
+from tests.watcher.store.ticks import CPU, FIFTEEN, FIVE, MEMORY, minute, opened, save, tick
+from watcher.core.publishing.compression import Encoding
+from watcher.core.publishing.documents import SilentBody
+from watcher.core.windows.silent_nodes import FORGET_S, MOST_KEPT, SilentDocument, SilentNode, SilentNodes
+from watcher.core.windows.stored_series import StoredSeries
+from watcher.model import LastSample, Operator
+from watcher.refresh.config import RefreshConfig
+from watcher.service.last_seen import Recall
+from watcher.store.errors import StoreError
+
+IDENTITY = Encoding.IDENTITY
+pytestmark = pytest.mark.slow
+
+
+def told(tale: Tale) -> dict[str, Any]:
+    """The silent nodes as the API has them, by name."""
+    assert tale.refresher.published is not None
+    body = json.loads(tale.refresher.published.silent.bodies[IDENTITY])
+    return {node["name"]: node for node in body["nodes"]}
+
+
+class Listing(Told):
+    """A cluster that also says which nodes it has."""
+
+    def node_names(self) -> list[str] | None:
+        return None if self.nodes is None else list(self.nodes)
+
+
+# --- over ticks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_falls_silent_is_told_of_until_it_is_heard_again() -> None:
+    """From the tick on that leaves it out, with its last values, long after the history has forgotten it."""
+    tale = Tale(None)
+    names = [f"node-{i}" for i in range(10)]
+
+    async def story(tale: Tale) -> None:
+        tale.load(*names)
+        await tale.refresher.tick()
+        last = tale.clock.wall - 1.0
+        for _ in range(4):
+            await tale.tick(*names[1:])
+        assert {} == told(tale)
+        assert "node-0" in served(tale.refresher)
+        for _ in range(25):
+            assert "node-0" not in await tale.tick(*names[1:])
+        assert ["node-0"] == list(told(tale))
+        found = told(tale)["node-0"]
+        assert (last, wave(last), wave(last)) == pytest.approx((found["sampled"], found["cpu"], found["memory"]))
+        await tale.tick(*names)
+        assert {} == told(tale)
+        assert "node-0" in served(tale.refresher)
+
+    play(tale, story)
+
+
+def test_without_a_list_of_nodes_a_day_is_enough() -> None:
+    """Then it is taken to have gone."""
+    tale = Tale(None, config=RefreshConfig(interval=3600.0))
+    names = [f"node-{i}" for i in range(10)]
+
+    async def story(tale: Tale) -> None:
+        tale.load(*names)
+        await tale.refresher.tick()
+        for hour in range(1, int(FORGET_S // 3600) + 2):
+            tale.clock.pass_time(3600)
+            tale.load(*names[1:], seconds=60.0)
+            await tale.refresher.tick()
+            assert (hour * 3600 < FORGET_S) == ("node-0" in told(tale)), hour
+
+    play(tale, story)
+
+
+def test_the_nodes_of_the_cluster_decide_who_has_gone() -> None:
+    """One of them that is silent stays however long; one that never was heard of is among them; who is none any more
+    is not, at the next tick."""
+    cluster = Listing({"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"})
+    tale = Tale(cluster, config=RefreshConfig(interval=3600.0))
+
+    async def story(tale: Tale) -> None:
+        began = tale.clock.wall
+        tale.load(A, B)
+        await tale.refresher.tick()
+        assert {"c": None} == {name: node["sampled"] for name, node in told(tale).items()}
+        for _ in range(30):
+            tale.clock.pass_time(3600)
+            tale.load(A, seconds=60.0)
+            await tale.refresher.tick()
+        assert ["b", "c"] == sorted(told(tale))
+        assert told(tale)["b"]["sampled"] == pytest.approx(began - 1.0)
+        cluster.nodes = {"a": "10.0.0.1", "c": "10.0.0.3"}
+        tale.clock.pass_time(3600)
+        tale.load(A, seconds=60.0)
+        await tale.refresher.tick()
+        assert ["c"] == sorted(told(tale))
+
+    play(tale, story)
+
+
+def test_a_node_that_goes_while_nobody_looks_is_silent_afterwards() -> None:
+    """Between the last tick before a stop and the first one after the start, an hour later."""
+    tale = Tale(None)
+    names = [f"node-{i}" for i in range(10)]
+
+    async def before(tale: Tale) -> None:
+        tale.load(*names)
+        await tale.refresher.tick()
+
+    async def after(tale: Tale) -> None:
+        tale.load(*names[1:], seconds=60.0)
+        await tale.refresher.tick()
+        assert {"node-0"} == told(tale).keys()
+
+    play(tale, before)
+    tale.clock.pass_time(3600)
+    play(tale.restart(None), after)
+
+
+def test_under_another_label_nobody_has_fallen_silent() -> None:
+    """The names of before are not those of nodes that went."""
+    tale = Tale(None)
+
+    async def story(tale: Tale) -> None:
+        tale.load("a", "b")
+        await tale.refresher.tick()
+        tale.source.label = "instance"
+        tale.source.expressions = {name: f"another {name}" for name in tale.source.samples}
+        tale.source.samples = {name: {} for name in tale.source.samples}
+        await tale.tick("x", "y")
+        assert ({}, {"x", "y"}) == (told(tale), served(tale.refresher).keys())
+
+    play(tale, story)
+
+
+# --- by itself -------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_that_are_told_of_elsewhere_are_not_told_of_here() -> None:
+    """Lost and quarantined ones are in the overview, and become silent when that is over."""
+    silent = SilentNodes()
+    last = LastSample(END - 400.0, 12.3456, None)
+    away = {"lost": last, "stuck": last, "gone": last}
+    names = {*away, *small_fleet()}
+
+    def step(**reasons: Any) -> list[SilentNode]:
+        snapshot = replace(snapshot_of(small_fleet(), **reasons), left_out=away)
+        return silent.step(snapshot, before=None, now=END, listed=names).nodes
+
+    gone = SilentNode("gone", END - 400.0, 12.346, None)
+    assert [gone] == step(lost={"lost": END - 400.0}, quarantined=["stuck"])
+    assert ["gone", "lost", "stuck"] == [node.name for node in step()]
+
+
+def test_what_is_remembered_has_a_bound() -> None:
+    """The newest stay."""
+    silent = SilentNodes()
+    away = {f"pod-{i}": LastSample(END - i / 10, None, None) for i in range(MOST_KEPT + 2)}
+    snapshot = replace(snapshot_of(small_fleet()), left_out=away)
+    found = {node.name for node in silent.step(snapshot, before=None, now=END, listed=None).nodes}
+    assert away.keys() - {f"pod-{MOST_KEPT}", f"pod-{MOST_KEPT + 1}"} == found
+
+
+def test_what_the_store_has_is_not_lost_where_it_fails_later() -> None:
+    """Who is not in it is looked for once; who is, until it is known that it is silent."""
+    asked: list[str] = []
+    away = True
+
+    async def ask(name: str) -> list[StoredSeries]:
+        asked.append(name)
+        if name == "c" and away:
+            raise StoreError("the disk is full")
+        return [stored({int(END) - 60: 20.0})] if name == "a" else []
+
+    async def story() -> None:
+        nonlocal away
+        recall = Recall()
+        with pytest.raises(StoreError):
+            await recall.of(["a", "b", "c"], ask)
+        away = False
+        assert {"a": LastSample(END - 60, 20.0, None)} == await recall.of(["a", "b", "c"], ask)
+        assert {} == await recall.of(["b", "c"], ask)
+
+    asyncio.run(story())
+    assert ["a", "b", "c", "a", "c"] == asked
+
+
+# --- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+def with_silent(*nodes: SilentNode) -> FakeService:
+    published = publish(snapshot_of(small_fleet(), lost={"gone": END - 300.0}))
+    published.silent = SilentBody.of(SilentDocument(listed=True, nodes=list(nodes)))
+    return FakeService(published=published)
+
+
+def test_they_are_answered_even_while_the_list_of_the_others_is_refused() -> None:
+    """As they were encoded, with an ETag that changes with what is said, and not with each tick."""
+    service = with_silent(SilentNode("node-9", END - 900.0, 12.5, 40.0), SilentNode("new"))
+    with Live(service) as live:
+        answer = live.ask("/api/v1/silent")
+        headers = {"If-None-Match": answer.headers["ETag"]}
+        assert 503 == live.ask("/watcher").status
+        assert answer.json() == {
+            "listed": True,
+            "nodes": [
+                {"name": "node-9", "sampled": END - 900.0, "cpu": 12.5, "memory": 40.0},
+                {"name": "new", "sampled": None, "cpu": None, "memory": None},
+            ],
+        }
+        assert "no-cache" == answer.headers["Cache-Control"]
+        again = live.ask("/api/v1/silent", headers=headers)
+        assert (304, b"") == (again.status, again.body)
+        service.published = with_silent(SilentNode("new")).published
+        assert 200 == live.ask("/api/v1/silent", headers=headers).status
+        assert 200 == live.ask("/api/v1/history?host=new").status  # a node without a history is not an unknown one
+        service.published = None
+        assert "no_metrics" == live.ask("/api/v1/silent").error["code"]
+
+
+def test_many_are_compressed_and_read_like_everything_else() -> None:
+    """Small answers are not, and where reads need a token these do."""
+    service = with_silent(*(SilentNode(f"node-{i:04d}") for i in range(1000)))
+    with Live(service, protection=Protection("secret", protect_reads=True)) as live:
+        assert 401 == live.ask("/api/v1/silent").status
+        headers = {"Authorization": "Bearer secret", "Accept-Encoding": "gzip"}
+        answer = live.ask("/api/v1/silent", headers=headers)
+        assert ("gzip", "private, no-cache") == (answer.headers["Content-Encoding"], answer.headers["Cache-Control"])
+        assert 1000 == len(json.loads(gzip.decompress(answer.body))["nodes"])
+        service.published = with_silent(SilentNode("new")).published
+        assert "Content-Encoding" not in live.ask("/api/v1/silent", headers=headers).headers
+
+
+# --- the whole service, with a cluster and a store -------------------------------------------------------------------
+
+
+def test_what_the_store_has_of_a_node_that_is_silent_since_before_the_start(tmp_path: Path) -> None:
+    """Its last minute; a node that nothing was ever stored of stays one that was never heard of."""
+    settings = settings_for(tmp_path)
+    when = int(time.time()) // 60 * 60 - 7200
+    columns = ((CPU, Operator.AVG), (MEMORY, Operator.AVG))
+    records = [minute(20.0, when=when, window=window, nodes=("old",), columns=columns) for window in (FIVE, FIFTEEN)]
+
+    async def story() -> None:
+        async with opened(tmp_path / "load-watcher.db", watcher=settings.watcher) as store:
+            await save(store, tick(when, records=records))
+        with FakeKube() as cluster:
+            own = socket.gethostname()
+            for name in (own, "old", "new"):
+                cluster.put(KUBE_NODES, name)
+            named = {
+                "kubernetes.node_names": "on",
+                "kubernetes.kubeconfig": str(cluster.kubeconfig(tmp_path / "config")),
+            }
+            async with serving(settings_for(tmp_path, **named)) as (watcher, _):
+
+                def silent() -> dict[str, Any]:
+                    body = {} if watcher.published is None else json.loads(watcher.published.silent.bodies[IDENTITY])
+                    return {node["name"]: node for node in body.get("nodes", [])}
+
+                await eventually(lambda: (silent().get("old") or {}).get("sampled"), what="the store to be looked into")
+                assert {"old", "new"} == silent().keys()
+                assert {"name": "old", "sampled": float(when), "cpu": 20.0, "memory": 20.125} == silent()["old"]
+                assert silent()["new"]["sampled"] is None
+
+    asyncio.run(story())

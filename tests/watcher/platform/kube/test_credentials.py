@@ -1,0 +1,262 @@
+"""Who we are to the API: in a cluster and by kubeconfig, over real TLS, and what is refused by name."""
+
+import asyncio
+import base64
+import json
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from tests.fakes.kube import FakeKube
+from watcher.core.kubernetes.errors import KubeError, KubeRefused, KubeUnauthorized
+from watcher.core.kubernetes.objects import NODES
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.credentials import Access, find_access
+
+SECRET = "s3cret-token"
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    """Who signed the API's certificate, and the clients'."""
+    return trustme.CA()
+
+
+def server_tls(authority: trustme.CA, *, name: str = "127.0.0.1", wants_client: bool = False) -> ssl.SSLContext:
+    """The API's side."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(name).configure_cert(context)
+    if wants_client:
+        context.verify_mode = ssl.CERT_REQUIRED
+        authority.configure_trust(context)
+    return context
+
+
+def b64(blob: trustme.Blob) -> str:
+    """As kubeconfigs hold PEM."""
+    return base64.b64encode(blob.bytes()).decode()
+
+
+def listed(access: Callable[[], Access]) -> int:
+    """How many nodes there are for whom these credentials say that we are."""
+
+    async def inside() -> int:
+        client = KubeClient(access, timeout=5.0)
+        try:
+            return len((await client.list(NODES)).items)
+        finally:
+            await client.close()
+
+    return asyncio.run(inside())
+
+
+def by_kubeconfig(path: Path) -> Callable[[], Access]:
+    """What a kubeconfig says, whatever the environment."""
+    return lambda: find_access(kubeconfig=path, environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+
+
+def edited(path: Path, *, user: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None) -> Path:
+    """A kubeconfig with another user, and more about its cluster."""
+    config = json.loads(path.read_text())
+    if user is not None:
+        config["users"][0]["user"] = user
+    config["clusters"][0]["cluster"].update(cluster or {})
+    path.write_text(json.dumps(config))
+    return path
+
+
+def test_in_a_cluster_the_service_account_is_used(authority: trustme.CA, tmp_path: Path):
+    """Its token, and its authority, at the address that the environment says."""
+    (tmp_path / "token").write_text(f"{SECRET}\n")
+    (tmp_path / "ca.crt").write_bytes(authority.cert_pem.bytes())
+    with FakeKube(token=SECRET, tls=server_tls(authority)) as server:
+        server.node("a")
+        environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.port)}
+        assert 1 == listed(lambda: find_access(kubeconfig=None, environ=environ, service_account=tmp_path))
+
+
+def test_an_address_of_ipv6_is_put_in_brackets(authority: trustme.CA, tmp_path: Path):
+    """And 443 is the port where none is said."""
+    (tmp_path / "token").write_text(SECRET)
+    (tmp_path / "ca.crt").write_bytes(authority.cert_pem.bytes())
+    environ = {"KUBERNETES_SERVICE_HOST": "fd00::1"}
+    access = find_access(kubeconfig=None, environ=environ, service_account=tmp_path)
+    assert "https://[fd00::1]:443" == access.server
+    assert SECRET not in repr(access)
+
+
+@pytest.mark.parametrize("inline", [True, False], ids=["data", "files"])
+def test_a_client_certificate_says_who_we_are(authority: trustme.CA, tmp_path: Path, inline: bool):
+    """In the kubeconfig itself, or in files beside it, whose paths are relative to it."""
+    client = authority.issue_cert("me")
+    pems = {
+        "client-certificate": client.cert_chain_pems[0],
+        "client-key": client.private_key_pem,
+        "certificate-authority": authority.cert_pem,
+    }
+    for name, blob in pems.items():
+        blob.write_to_path(str(tmp_path / f"{name}.pem"))
+    entries = {f"{n}-data": b64(blob) for n, blob in pems.items()} if inline else {n: f"{n}.pem" for n in pems}
+    trust = {name: entry for name, entry in entries.items() if "authority" in name}
+    user = {name: entry for name, entry in entries.items() if "authority" not in name}
+    with FakeKube(token="", tls=server_tls(authority, wants_client=True)) as server:
+        server.node("a")
+        path = edited(server.kubeconfig(tmp_path / "config"), user=user, cluster=trust)
+        assert 1 == listed(by_kubeconfig(path))
+
+
+def test_the_server_may_go_by_another_name(authority: trustme.CA, tmp_path: Path):
+    """tls-server-name; without it the certificate is not that of the address."""
+    trust = {"certificate-authority-data": b64(authority.cert_pem)}
+    with FakeKube(tls=server_tls(authority, name="kubernetes.default")) as server:
+        server.node("a")
+        path = server.kubeconfig(tmp_path / "config", **trust)
+        with pytest.raises(KubeRefused, match="is not trusted"):
+            listed(by_kubeconfig(path))
+        assert 1 == listed(by_kubeconfig(edited(path, cluster={"tls-server-name": "kubernetes.default"})))
+
+
+def test_an_authority_that_did_not_sign_is_not_trusted(authority: trustme.CA, tmp_path: Path):
+    """Unless the kubeconfig says that anything goes."""
+    with FakeKube(tls=server_tls(authority)) as server:
+        server.node("a")
+        other = {"certificate-authority-data": b64(trustme.CA().cert_pem)}
+        path = server.kubeconfig(tmp_path / "config", **other)
+        with pytest.raises(KubeRefused, match="its certificate is not trusted"):
+            listed(by_kubeconfig(path))
+        anything: dict[str, Any] = {"insecure-skip-tls-verify": True}
+        assert 1 == listed(by_kubeconfig(server.kubeconfig(path, **anything)))
+
+
+def test_a_server_without_tls_is_told(tmp_path: Path):
+    """https to a plain port."""
+    with FakeKube() as server:
+        path = edited(server.kubeconfig(tmp_path / "config"), cluster={"server": f"https://127.0.0.1:{server.port}"})
+        with pytest.raises(KubeRefused, match="TLS failed"):
+            listed(by_kubeconfig(path))
+
+
+def test_a_token_file_wins_over_a_token(tmp_path: Path):
+    """As with kubectl."""
+    (tmp_path / "token").write_text(SECRET)
+    with FakeKube(token=SECRET) as server:
+        path = edited(server.kubeconfig(tmp_path / "config"), user={"token": "old", "tokenFile": "token"})
+        assert 0 == listed(by_kubeconfig(path))
+
+
+def test_after_a_refusal_the_kubeconfig_is_read_anew(tmp_path: Path):
+    """Credentials that were renewed are taken up without a restart."""
+    with FakeKube(token="new") as server:
+        path = server.kubeconfig(tmp_path / "config", token="old")
+
+        async def check() -> None:
+            client = KubeClient(by_kubeconfig(path), timeout=5.0)
+            try:
+                with pytest.raises(KubeUnauthorized, match="401"):
+                    await client.list(NODES)
+                server.kubeconfig(path)
+                await client.list(NODES)
+            finally:
+                await client.close()
+
+        asyncio.run(check())
+
+
+# --- what is refused by name -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster", "words"),
+    [
+        ({"exec": "aws"}, {}, "exec is no table"),
+        ({"auth-provider": {"name": "gcp"}}, {}, "its auth provider is not supported"),
+        ({"username": "me", "password": SECRET}, {}, "a password is not supported"),
+        ({"as": "admin", "token": SECRET}, {}, "impersonation is not supported"),
+        ({}, {"proxy-url": "http://proxy"}, "proxy-url, which is not supported"),
+        ({"token": 7}, {}, "token is no text"),
+        ({"token": f"{SECRET}\nX-More: y"}, {}, "is no token"),
+        ({"tokenFile": "nowhere"}, {}, "the token cannot be read from"),
+        ({"tokenFile": "empty"}, {}, "is empty"),
+        ({}, {"server": "ftp://x"}, "is no address like https://10.0.0.1:6443"),
+        ({}, {"server": f"https://me:{SECRET}@x"}, "is no address like"),
+        ({}, {"server": ""}, "is no address like"),
+        ({}, {"server": "https://x", "certificate-authority": "nowhere"}, "certificate-authority cannot be read from"),
+        ({}, {"server": "https://x", "certificate-authority": "empty"}, "is no PEM file"),
+        ({}, {"server": "https://x", "certificate-authority-data": "%"}, "is no PEM file in base 64"),
+        ({"client-certificate-data": "eA=="}, {"server": "https://x"}, "client-certificate and client-key are no PEM"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any], words: str):
+    """Never asked as nobody, which would only look like missing permissions; no secret is shown."""
+    (tmp_path / "empty").write_text("")
+    with FakeKube() as server:
+        path = edited(server.kubeconfig(tmp_path / "config"), user=user, cluster=cluster)
+        with pytest.raises(KubeRefused) as caught:
+            listed(by_kubeconfig(path))
+
+    assert words in str(caught.value)
+    assert SECRET not in f"{caught.value} {caught.value.hint}"
+    assert [] == server.asked
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "is no kubeconfig"),
+        ("[]", "is no kubeconfig"),
+        (f"token: {SECRET}: x: [", "is no YAML"),
+        ("clusters: []", "names no context"),
+        ("current-context: a\ncontexts: []", "has no context of the name a"),
+        ("current-context: a\ncontexts: [{name: a, context: {cluster: c}}]", "has no cluster of the name c"),
+        ("current-context: a\ncontexts: [{name: a}]", "names no cluster"),
+        ("clusters: [{name: [1]}]", "is no kubeconfig"),
+    ],
+)
+def test_a_kubeconfig_that_is_none(tmp_path: Path, content: str, words: str):
+    """Said without its content, which holds secrets."""
+    path = tmp_path / "config"
+    path.write_text(content)
+    with pytest.raises(KubeRefused) as caught:
+        find_access(kubeconfig=path, environ={})
+
+    assert words in str(caught.value)
+    assert SECRET not in f"{caught.value} {caught.value.__cause__}"
+
+
+def test_another_context_than_the_current_one(tmp_path: Path):
+    """With its own cluster and user; one that is not there is told."""
+    path = tmp_path / "config"
+    path.write_text(
+        """
+        current-context: a
+        contexts: [{name: a, context: {cluster: ca, user: ua}}, {name: b, context: {cluster: cb, user: ub}}]
+        clusters: [{name: ca, cluster: {server: http://a:1}}, {name: cb, cluster: {server: http://b:2}}]
+        users: [{name: ua, user: {token: for-a}}, {name: ub, user: {token: for-b}}]
+        """
+    )
+    for context, server, token in ((None, "http://a:1", "for-a"), ("b", "http://b:2", "for-b")):
+        access = find_access(kubeconfig=path, context=context, environ={})
+        assert (server, token) == (access.server, access.token)
+    with pytest.raises(KubeRefused, match="has no context of the name c") as refused:
+        find_access(kubeconfig=path, context="c", environ={})
+    assert "kubectl config view" in refused.value.hint
+
+
+def test_neither_a_kubeconfig_nor_a_cluster(tmp_path: Path):
+    """What users of the Go service met as "no configuration has been provided", with the cure."""
+    with pytest.raises(KubeRefused) as caught:
+        find_access(kubeconfig=None, environ={})
+    assert "KUBE_CONFIG" in caught.value.hint
+    with pytest.raises(KubeError, match="No such file"):
+        find_access(kubeconfig=tmp_path / "nowhere", environ={})
+
+
+def test_a_pod_without_a_service_account(tmp_path: Path):
+    """automountServiceAccountToken: false."""
+    with pytest.raises(KubeRefused, match="no service account") as caught:
+        find_access(kubeconfig=None, environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, service_account=tmp_path)
+    assert "automountServiceAccountToken" in caught.value.hint

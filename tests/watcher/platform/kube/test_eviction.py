@@ -1,0 +1,225 @@
+"""Evicting pods: every answer is its own case, waits are as long as the server asks, and none goes on for ever."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.fakes.kube import BUDGETS, PODS, Asked, FakeKube
+from tests.fakes.kube_rules import status_object
+from tests.watcher.platform.kube.asking import asked
+from watcher.platform.kube.eviction import Eviction, Evictor, Outcome
+
+BUDGET = {"reason": "DisruptionBudget", "message": "The disruption budget b needs 3 healthy pods and has 3 currently"}
+
+
+class VirtualTime:
+    """A clock that only sleeping moves; `meanwhile` is called after each sleep with how many there were."""
+
+    def __init__(self, meanwhile: Callable[[int], Any] = lambda _: None) -> None:
+        self.now, self.slept, self._meanwhile = 100.0, list[float](), meanwhile
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+        self._meanwhile(len(self.slept))
+
+
+def evicted(
+    server: FakeKube, *pods: str, within: float = 60.0, time: VirtualTime | None = None, **options: Any
+) -> list[Eviction]:
+    """What becomes of these pods, evicted one after the other."""
+    clock = time or VirtualTime()
+
+    async def inside(client: Any) -> list[Eviction]:
+        evictor = Evictor(client, clock=lambda: clock.now, sleep=clock.sleep)
+        return [await evictor.evict(pod, within=within, **options) for pod in pods]
+
+    return asked(server, inside)
+
+
+def versions(server: FakeKube) -> list[str]:
+    """The versions in which Evictions were sent."""
+    return [each.body["apiVersion"] for each in server.asked if each.resource == "v1/pods/eviction"]
+
+
+def refusing(
+    code: int, message: str = "no", *, headers: dict[str, str] | None = None, **details: Any
+) -> Callable[..., Any]:
+    """A server that answers every request so."""
+    body = status_object(code, message, **details)
+    return lambda _: web.json_response(body, status=code, headers=headers)
+
+
+def test_an_evicted_pod_is_on_its_way_out():
+    """With its own grace period, or with the one that is asked for."""
+    with FakeKube() as server:
+        server.pod("shop/a", node="n")
+        server.pod("shop/b", node="n")
+        assert [Eviction(Outcome.EVICTED)] == evicted(server, "shop/a")
+        assert [Eviction(Outcome.EVICTED)] == evicted(server, "shop/b", grace_seconds=7)
+        a, b = (server.content(PODS, key)["metadata"] for key in ("shop/a", "shop/b"))
+        assert (30, 7) == (a["deletionGracePeriodSeconds"], b["deletionGracePeriodSeconds"])
+    assert ["policy/v1"] * 2 == versions(server)
+
+
+@pytest.mark.parametrize("code", [400, 404])
+def test_an_older_server_is_asked_in_its_own_version(code: int):
+    """Found out once, and then remembered."""
+
+    def old(request: Asked) -> web.Response | None:
+        if request.resource != "v1/pods/eviction" or request.body["apiVersion"] != "policy/v1" or code == 400:
+            return None  # the fake itself says 400 to what it does not know
+        return web.json_response(status_object(404, "the server could not find the requested resource"), status=404)
+
+    with FakeKube(evictions=("policy/v1beta1",), fault=old) as server:
+        server.pod("shop/a", node="n")
+        server.pod("shop/b", node="n")
+        assert [Outcome.EVICTED] * 2 == [each.outcome for each in evicted(server, "shop/a", "shop/b")]
+    assert ["policy/v1", "policy/v1beta1", "policy/v1beta1"] == versions(server)
+
+
+def test_the_version_is_found_again_when_the_server_was_upgraded():
+    """1.25 took policy/v1beta1 away."""
+    with FakeKube(evictions=("policy/v1beta1",)) as server:
+        server.pod("a", node="n")
+        server.pod("b", node="n")
+
+        def upgrade(_: int) -> None:
+            server.evictions, server.fault = ("policy/v1",), lambda _: None
+
+        async def inside(client: Any) -> list[Outcome]:
+            time = VirtualTime(upgrade)
+            evictor = Evictor(client, clock=lambda: time.now, sleep=time.sleep)
+            first = await evictor.evict("default/a", within=60)
+            server.fault = refusing(503)
+            return [first.outcome, (await evictor.evict("default/b", within=60)).outcome]
+
+        assert [Outcome.EVICTED] * 2 == asked(server, inside)
+
+
+def test_a_pod_that_is_gone_is_not_taken_for_a_missing_version():
+    """One question, one answer."""
+    with FakeKube() as server:
+        (gone,) = evicted(server, "shop/a")
+    assert (Outcome.GONE, 1) == (gone.outcome, gone.tries)
+    assert 'pods "a" not found' in gone.message
+    assert ["policy/v1"] == versions(server)
+
+
+def test_a_server_without_evictions_is_told():
+    """In its words about the version that it should have."""
+    with FakeKube(evictions=()) as server:
+        server.pod("a", node="n")
+        (refused,) = evicted(server, "default/a")
+    assert (Outcome.REFUSED, 1) == (refused.outcome, refused.tries)
+    assert '"policy/v1"' in refused.message
+
+
+def test_another_pod_of_the_same_name_stays():
+    """A StatefulSet makes the same name again while we think."""
+    with FakeKube() as server:
+        server.pod("shop/db-0", node="n", metadata={"uid": "new"})
+        assert [Outcome.GONE] == [each.outcome for each in evicted(server, "shop/db-0", uid="old")]
+        assert "deletionTimestamp" not in server.content(PODS, "shop/db-0")["metadata"]
+        assert [Outcome.EVICTED] == [each.outcome for each in evicted(server, "shop/db-0", uid="new")]
+
+
+def test_a_budget_is_waited_for_ever_longer():
+    """Five seconds, ten, twenty; then it has room."""
+    with FakeKube() as server:
+        server.pod("shop/a", node="n", metadata={"labels": {"app": "web"}})
+        budget = {"spec": {"selector": {"matchLabels": {"app": "web"}}}}
+        server.put(BUDGETS, "shop/b", **budget, status={"disruptionsAllowed": 0})
+
+        def heal(sleeps: int) -> None:
+            if sleeps == 3:
+                server.put(BUDGETS, "shop/b", **budget, status={"disruptionsAllowed": 1})
+
+        time = VirtualTime(heal)
+        assert [Eviction(Outcome.EVICTED, tries=4)] == evicted(server, "shop/a", time=time)
+        assert 0 == server.content(BUDGETS, "shop/b")["status"]["disruptionsAllowed"]
+    assert [5.0, 10.0, 20.0] == time.slept
+
+
+def test_a_budget_without_room_is_given_up_at_the_deadline():
+    """And said to be that, with its own words; no wait that would lead past it is begun."""
+    time = VirtualTime()
+    with FakeKube(fault=refusing(429, "Cannot evict pod", causes=[BUDGET])) as server:
+        (protected,) = evicted(server, "shop/a", within=30.0, time=time)
+    assert (Outcome.PROTECTED, 3) == (protected.outcome, protected.tries)
+    assert "Cannot evict pod" in protected.message
+    assert [5.0, 10.0] == time.slept
+
+
+def test_the_servers_own_time_counts_before_ours():
+    """In the header; a busy server is no budget."""
+    time = VirtualTime()
+    with FakeKube(fault=refusing(429, "too many requests", headers={"Retry-After": "2"})) as server:
+        (busy,) = evicted(server, "shop/a", within=7.0, time=time)
+    assert (Outcome.UNANSWERED, 4) == (busy.outcome, busy.tries)
+    assert [2.0, 2.0, 2.0] == time.slept
+
+
+def test_without_time_there_is_one_try():
+    """An agent that evicts many asks each in turn."""
+    time = VirtualTime()
+    with FakeKube(fault=refusing(503)) as server:
+        assert [1] == [each.tries for each in evicted(server, "shop/a", within=0.0, time=time)]
+    assert [] == time.slept
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (refusing(500, "etcd is away"), Outcome.UNANSWERED),
+        (refusing(409, "Operation cannot be fulfilled on pods: the object has been modified"), Outcome.UNANSWERED),
+        (refusing(409, "the UID in the precondition (a) does not match the UID in record (b)."), Outcome.GONE),
+        (refusing(409, "Precondition failed: UID in precondition: a, UID in object meta: b"), Outcome.GONE),
+        (refusing(403, "it is being terminated", causes=[{"reason": "NamespaceTerminating"}]), Outcome.GONE),
+        (refusing(500, "This pod has more than one PodDisruptionBudget, which …"), Outcome.REFUSED),
+        (refusing(422, "spec is invalid"), Outcome.REFUSED),
+        (refusing(401), Outcome.FORBIDDEN),
+        (lambda _: web.Response(text="<html>", status=302, headers={"Location": "/login"}), Outcome.REFUSED),
+    ],
+    ids=["500", "conflict", "uid", "newer uid", "namespace", "two budgets", "invalid", "401", "redirect"],
+)
+def test_each_answer_is_its_own_case(answer: Callable[..., Any], outcome: Outcome):
+    """What passes is tried until the deadline, what does not is not."""
+    with FakeKube(fault=answer) as server:
+        (told,) = evicted(server, "shop/a", within=6.0)
+    passes = outcome is Outcome.UNANSWERED
+    assert (outcome, 2 if passes else 1) == (told.outcome, told.tries)
+
+
+def test_a_right_that_lacks_is_named():
+    """As the rule that a role has to have."""
+    with FakeKube(forbidden={("create", "v1/pods/eviction")}) as server:
+        server.pod("shop/a", node="n")
+        (forbidden,) = evicted(server, "shop/a")
+    assert Outcome.FORBIDDEN is forbidden.outcome
+    assert '{apiGroups: [""], resources: ["pods/eviction"], verbs: ["create"]}' in forbidden.hint
+
+
+def test_a_lost_answer_is_asked_for_again():
+    """The second time the pod is gone already, and that is what we wanted."""
+    with FakeKube(kubelet=True) as server:
+        server.pod("shop/a", node="n")
+
+        def lose(request: Asked) -> web.Response | None:
+            server.fault = lambda _: None
+            server.delete(PODS, "shop/a")
+            server.drop_connections()
+            return web.Response(status=503)
+
+        server.fault = lose
+        (told,) = evicted(server, "shop/a")
+    assert (Outcome.GONE, 2) == (told.outcome, told.tries)
+
+
+def test_what_can_be_no_pod_is_refused():
+    """Nothing is asked."""
+    with FakeKube() as server:
+        assert [Outcome.REFUSED] == [each.outcome for each in evicted(server, "shop/../a")]
+    assert [] == server.asked

@@ -1,0 +1,501 @@
+"""The copy that keeps itself true: whatever happens to the server and the line, it becomes what the server has."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.fakes.kube import NODES, Asked, FakeKube, line
+from tests.fakes.kube import PODS as FAKE_PODS
+from tests.waiting import eventually
+from watcher.core.kubernetes.errors import KubeForbidden, KubeGone, KubeNoApi
+from watcher.core.kubernetes.objects import NODES as NODE_RESOURCE
+from watcher.core.kubernetes.objects import PODS, CustomObject, Node, Pod
+from watcher.core.kubernetes.wire import Resource
+from watcher.platform.kube.client import KubeClient, Selector
+from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.informer import AT_ONCE, Informer
+from watcher.platform.kube.shared_informer import SharedInformer
+
+POLICIES = "ensurance.crane.io/v1alpha1/nodeqoss"
+QUICK = (0.01, 0.02, 0.04)
+
+
+def watched(server: FakeKube, check: Callable[[Informer[Any]], Awaitable[Any]], **options: Any) -> Any:
+    """Let `check` use a started informer of the server's nodes, or of `resource`; it is closed afterwards."""
+
+    async def inside() -> Any:
+        client = KubeClient(lambda: Access(server.url, "a test", token=server.token), timeout=5.0)
+        informer = Informer(client, **{"resource": NODE_RESOURCE, "delays": QUICK, **options})
+        await informer.start()
+        try:
+            async with asyncio.timeout(30):
+                return await check(informer)
+        finally:
+            await informer.close()
+            await client.close()
+
+    return asyncio.run(inside())
+
+
+def same(informer: Informer[Node] | SharedInformer[Node], server: FakeKube) -> Callable[[], bool]:
+    """Whether the copy has what the server has, to the version."""
+    return lambda: (
+        informer.synced.is_set()
+        and server.versions(NODES) == {name: node.metadata.resource_version for name, node in informer.objects.items()}
+    )
+
+
+def count(server: FakeKube, verb: str) -> int:
+    """How many requests of this kind there were."""
+    return sum(asked.verb == verb for asked in server.asked)
+
+
+def test_a_list_and_then_what_changes():
+    """Each change once, in order, with what was before; one list is enough."""
+    changes: list[tuple[str, bool, bool]] = []
+    with FakeKube() as server:
+        server.node("a", cpu="4000m")
+        server.node("b")
+
+        async def check(informer: Informer[Node]) -> None:
+            await informer.wait()
+            assert {"a", "b"} == set(informer.objects)
+            server.node("c")
+            server.node("a", cpu="8")
+            server.delete(NODES, "b")
+            await eventually(same(informer, server), what="the copy to follow")
+            assert "8" == informer.objects["a"].status.capacity["cpu"]
+
+        watched(server, check, on_change=lambda name, old, new: changes.append((name, old is None, new is None)))
+
+    assert [("a", True, False), ("b", True, False)] == sorted(changes[:2])
+    assert [("c", True, False), ("a", False, False), ("b", False, True)] == changes[2:]
+    assert 1 == count(server, "list")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_any_course_of_events_the_copy_is_what_the_server_has(seed: int):
+    """Changes, cut lines, forgotten versions, refusals and short watches in any order: no ghosts, nothing missed."""
+    chance = random.Random(seed)
+    mirror: dict[str, Node] = {}
+
+    def follow(name: str, old: Node | None, new: Node | None) -> None:
+        assert mirror.get(name) == old
+        mirror.pop(name, None) if new is None else mirror.__setitem__(name, new)
+
+    with FakeKube() as server:
+
+        def happen() -> None:
+            what = chance.choice(["put"] * 6 + ["delete"] * 4 + ["cut", "compact", "fault", "quiet"])
+            names = sorted(server.names(NODES))
+            if what == "put" or (what == "delete" and not names):
+                server.node(f"n{chance.randrange(12)}", cpu=str(chance.randrange(1, 64)))
+            elif what == "delete":
+                server.delete(NODES, chance.choice(names))
+            elif what == "cut":
+                server.drop_connections()
+            elif what == "compact":
+                server.compact()
+            elif what == "fault":
+                code = chance.choice([401, 403, 410, 429, 500, 503])
+                server.fault = lambda _: web.Response(status=code, text="no")
+            else:
+                server.fault = lambda _: None
+
+        async def check(informer: Informer[Node]) -> None:
+            for _ in range(60):
+                happen()
+                await asyncio.sleep(chance.choice([0, 0, 0.001, 0.01]))
+            server.fault = lambda _: None
+            await eventually(same(informer, server), what="the copy to be the server's state")
+            assert mirror == dict(informer.objects)
+
+        watched(server, check, on_change=follow, watch_seconds=1)
+
+
+def test_what_went_while_nobody_looked_is_gone_after_a_relist():
+    """A version that was compacted away: 410 as an event, a new list, and no ghost."""
+    with FakeKube() as server:
+        server.node("stays")
+        server.node("goes")
+
+        async def check(informer: Informer[Node]) -> None:
+            await informer.wait()
+            server.fault = lambda _: web.Response(status=503)
+            server.drop_connections()
+            server.delete(NODES, "goes")
+            server.compact()
+            server.fault = lambda asked: None
+            await eventually(lambda: {"stays"} == set(informer.objects), what="the ghost to go")
+
+        watched(server, check)
+
+    assert 2 <= count(server, "list")
+
+
+def test_a_lost_line_goes_on_from_where_it_was():
+    """Without another list, and with what changed meanwhile."""
+    with FakeKube() as server:
+        server.node("a")
+
+        async def check(informer: Informer[Node]) -> None:
+            await informer.wait()
+            await eventually(lambda: count(server, "watch") == 1, what="the watch")
+            server.drop_connections()
+            server.node("b")
+            await eventually(same(informer, server), what="the copy to follow")
+
+        watched(server, check)
+
+    assert 1 == count(server, "list")
+
+
+def test_a_bookmark_moves_the_version_on():
+    """A watch that ended goes on from its bookmark, which other resources have brought forward."""
+    with FakeKube() as server:
+        server.node("a")
+
+        async def check(informer: Informer[Node]) -> None:
+            await informer.wait()
+            server.put("v1/pods", "p")
+            await eventually(lambda: count(server, "watch") >= 2, what="the next watch")
+
+        watched(server, check, watch_seconds=1)
+
+    first, second, *_ = (int(a.parameters["resourceVersion"]) for a in server.asked if a.verb == "watch")
+    assert first + 1 == second
+    assert {"true"} == {a.parameters["allowWatchBookmarks"] for a in server.asked if a.verb == "watch"}
+
+
+def test_a_watch_that_brought_nothing_is_not_trusted():
+    """It may wait for a version that a restored etcd does not have yet: list anew."""
+    with FakeKube(bookmarks=False) as server:
+        server.node("a")
+
+        async def check(informer: Informer[Node]) -> None:
+            await eventually(lambda: count(server, "list") >= 2, what="another list")
+            await informer.wait()
+
+        watched(server, check, watch_seconds=1)
+
+
+def test_a_server_in_trouble_is_asked_ever_more_rarely():
+    """Delays that grow, also where each list works and each watch is refused."""
+    with FakeKube(forbidden={("watch", NODES)}) as server:
+        server.node("a")
+
+        async def check(informer: Informer[Node]) -> None:
+            await informer.wait()
+            await eventually(lambda: informer.error, what="the refusal")
+            assert isinstance(informer.error, KubeForbidden)
+            assert "verb watch on nodes" in informer.error.hint
+            assert {"a"} == set(informer.objects)
+            await eventually(lambda: count(server, "watch") == 3, what="both short delays to pass")
+            await asyncio.sleep(0.3)  # in which a loop would ask again
+
+        watched(server, check, delays=(0.01, 0.02, 60.0))
+
+    assert 3 == count(server, "list") == count(server, "watch")
+
+
+def test_a_watch_that_ends_at_once_is_no_hot_loop():
+    """A proxy that closes each answer after its head."""
+    ended: list[Asked] = []
+
+    def fault(asked: Asked) -> web.Response | None:
+        if asked.verb == "list":
+            return None
+        ended.append(asked)
+        return web.Response(body=b"")
+
+    with FakeKube(fault=fault) as server:
+
+        async def check(informer: Informer[Node]) -> None:
+            await eventually(lambda: len(ended) == 2, what="two watches")
+            await asyncio.sleep(0.3)  # in which a loop would ask again
+
+        watched(server, check, delays=(0.05, 60.0))
+
+    assert 2 == len(ended)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>login</html>\n",
+        b'{"type":"ADDED"}\n',
+        b'{"type":"ADDED","object":{"metadata":7}}\n',
+        b'{"type":"ADDED","object":{"metadata":{"name":"gho',
+        line("ERROR", {"kind": "Status", "code": 504, "reason": "Timeout", "message": "too large"}),
+        b"x" * (5 << 20),
+    ],
+    ids=["html", "no object", "wrong type", "broken off", "error", "endless line"],
+)
+def test_a_watch_that_makes_no_sense_costs_nothing_but_a_relist(body: bytes):
+    """The copy stays, and is kept up afterwards."""
+    odd = [body]
+
+    def fault(asked: Asked) -> web.Response | None:
+        return web.Response(body=odd.pop()) if asked.verb == "watch" and odd else None
+
+    with FakeKube(fault=fault) as server:
+        server.node("a")
+
+        async def check(informer: Informer[Node]) -> None:
+            await eventually(lambda: not odd and count(server, "watch") > 1, what="the next watch")
+            server.node("b")
+            await eventually(same(informer, server), what="the copy to follow")
+
+        watched(server, check)
+
+
+def test_a_watch_that_breaks_off_within_a_line_needs_no_relist():
+    """It is a lost line like any other: the half object is asked for again."""
+    odd = [b'{"type":"ADDED","object":{"metadata":{"name":"gho']
+    with FakeKube(
+        fault=lambda asked: web.Response(body=odd.pop()) if asked.verb == "watch" and odd else None
+    ) as server:
+        server.node("a")
+
+        async def check(informer: Informer[Node]) -> None:
+            await eventually(lambda: count(server, "watch") == 2, what="the next watch")
+            server.node("b")
+            await eventually(same(informer, server), what="the copy to follow")
+
+        watched(server, check)
+
+    assert 1 == count(server, "list")
+
+
+def test_an_object_as_large_as_etcd_keeps_is_read_from_a_watch():
+    """1.5 MiB in one line; aiohttp's own limit is a third of that."""
+    with FakeKube() as server:
+
+        async def check(informer: Informer[Node]) -> None:
+            await eventually(lambda: count(server, "watch") == 1, what="the watch")
+            server.put(NODES, "large", metadata={"annotations": {"x": "y" * (3 << 19)}})
+            await eventually(same(informer, server), what="the copy to follow")
+
+        watched(server, check)
+
+    assert 1 == count(server, "list")
+
+
+# --- selections, custom resources, odd objects -----------------------------------------------------------------------
+
+
+def test_what_leaves_the_selection_is_gone():
+    """A pod that is bound to this node comes; one whose label goes, leaves."""
+    with FakeKube() as server:
+        server.pod("mine", node="node-1", metadata={"labels": {"app": "web"}})
+        server.pod("other", node="node-2", metadata={"labels": {"app": "web"}})
+        server.pod("pending", phase="Pending", metadata={"labels": {"app": "web"}})
+
+        async def check(informer: Informer[Pod]) -> None:
+            await informer.wait()
+            assert {"default/mine"} == set(informer.objects)
+            server.pod("pending", node="node-1", metadata={"labels": {"app": "web"}})
+            await eventually(lambda: "default/pending" in informer.objects, what="the pod that was bound")
+            server.pod("mine", node="node-1")
+            await eventually(lambda: {"default/pending"} == set(informer.objects), what="the other one to leave")
+
+        selector = Selector(fields="spec.nodeName=node-1", labels="app=web")
+        watched(server, check, resource=PODS, selector=selector)
+
+    assert 1 == count(server, "list")
+
+
+def test_a_custom_resource_that_is_not_installed_comes_when_it_is():
+    """Until then there are no objects and a named error, and when it goes so do they."""
+    changes: list[tuple[str, bool]] = []
+    with FakeKube() as server:
+
+        async def check(informer: Informer[CustomObject]) -> None:
+            with pytest.raises(KubeNoApi):
+                await informer.wait()
+            server.define(POLICIES, "NodeQOS")
+            server.put(POLICIES, "p", spec={"rules": []})
+            await eventually(lambda: {"p"} == set(informer.objects), what="the policy")
+            await eventually(lambda: informer.error is None, what="the watch to be open")
+            server.undefine(POLICIES)
+            server.drop_connections()
+            await eventually(lambda: not informer.objects and informer.error, what="the policy to go")
+            assert isinstance(informer.error, KubeNoApi)
+
+        resource = Resource("ensurance.crane.io", "v1alpha1", "nodeqoss", CustomObject)
+        follow: Callable[..., None] = lambda name, old, new: changes.append((name, new is not None))  # noqa: E731
+        watched(server, check, resource=resource, on_change=follow)
+
+    assert [("p", True), ("p", False)] == changes
+
+
+def test_a_page_not_found_of_a_proxy_is_no_reason_to_forget():
+    """That there are none, only Kubernetes can say."""
+    with FakeKube() as server:
+        server.node("a")
+
+        async def check(informer: Informer[Node]) -> None:
+            await informer.wait()
+            server.fault = lambda _: web.Response(status=404, text="<html>no such page</html>")
+            server.drop_connections()
+            await eventually(lambda: informer.error, what="the refusal")
+            assert {"a"} == set(informer.objects)
+
+        watched(server, check)
+
+
+def test_others_have_their_turns_while_a_long_list_is_told_of():
+    """A cluster has tens of thousands of pods."""
+    turns = 0
+    told: list[int] = []
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    with FakeKube() as server:
+        for i in range(3 * AT_ONCE):
+            server.node(f"n{i}")
+
+        async def check(informer: Informer[Node]) -> None:
+            other = asyncio.create_task(take_turns())
+            await informer.wait()
+            assert same(informer, server)()
+            other.cancel()
+
+        watched(server, check, on_change=lambda _name, _old, _new: told.append(turns))
+    assert len(told) == 3 * AT_ONCE
+    assert max(told.count(turn) for turn in set(told)) == AT_ONCE
+
+
+def test_who_hurries_it_waits_for_no_delay():
+    """It is told of a new attempt, whatever comes of it."""
+    with FakeKube(forbidden={("list", NODES)}) as server:
+        server.node("a")
+
+        async def check(informer: Informer[Node]) -> None:
+            for attempt in (1, 2):
+                with pytest.raises(KubeForbidden):
+                    await informer.wait()
+                assert attempt == count(server, "list")
+                informer.hurry()
+            server.forbidden.clear()
+            informer.hurry()
+            await eventually(lambda: informer.synced.is_set(), what="the list")
+            await eventually(lambda: not informer.error, what="the watch")
+            informer.hurry()  # where all is well there is nothing to hurry
+            await informer.wait()
+            assert same(informer, server)()
+
+        watched(server, check, delays=(3600.0,))
+
+
+def test_an_object_that_does_not_fit_its_type_is_left_out_and_said_once(caplog: pytest.LogCaptureFixture):
+    """In a list and in a watch, until it fits again or goes."""
+    bad: dict[str, Any] = {"status": {"startTime": "yesterday"}}
+    with FakeKube() as server, caplog.at_level(logging.WARNING, "watcher.platform.kube.informer"):
+        server.pod("good")
+        server.pod("listed", **bad)
+
+        async def check(informer: Informer[Pod]) -> None:
+            await informer.wait()
+            assert {"default/good"} == set(informer.objects)
+            assert {"default/listed"} == set(informer.unread)
+            server.pod("good", **bad)
+            server.pod("good", **bad)
+            server.pod("listed")
+            await eventually(lambda: {"default/good"} == set(informer.unread), what="the news")
+            assert {"default/listed"} == set(informer.objects)
+            server.delete(FAKE_PODS, "default/good")
+            await eventually(lambda: not informer.unread, what="it to go")
+
+        watched(server, check, resource=PODS)
+
+    told = [record.getMessage().partition(" of Kubernetes")[0] for record in caplog.records]
+    assert ["pods default/listed", "pods default/good"] == told
+    assert 1 == count(server, "list")
+
+
+def test_a_wait_that_the_server_asks_for_is_kept():
+    """Longer than our own first delay."""
+    busy = [web.Response(status=429, headers={"Retry-After": "3600"}), web.Response(status=429)]
+    with FakeKube(fault=lambda _: busy.pop() if busy else None) as server:
+
+        async def check(informer: Informer[Node]) -> None:
+            await eventually(lambda: len(server.asked) == 2, what="the second question")
+            await asyncio.sleep(0.3)  # in which it would ask again
+
+        watched(server, check)
+
+    assert 2 == len(server.asked)
+
+
+def test_a_callback_that_fails_costs_nothing(caplog: pytest.LogCaptureFixture):
+    """It is logged, with what it was about."""
+    with FakeKube() as server, caplog.at_level(logging.ERROR):
+        server.node("a")
+        watched(server, lambda informer: informer.wait(), on_change=lambda *_: 1 / 0)
+
+    assert "what was to be done about a change of nodes a failed" in caplog.text
+
+
+def test_trouble_is_told_once_and_its_end_once(caplog: pytest.LogCaptureFixture):
+    """Changes of state, not states."""
+    with FakeKube() as server, caplog.at_level(logging.INFO, "watcher.platform.kube.informer"):
+
+        async def check(informer: Informer[Node]) -> None:
+            await informer.wait()
+            server.fault = lambda _: web.Response(status=503)
+            server.drop_connections()
+            before = len(server.asked)
+            await eventually(lambda: len(server.asked) > before + 4, what="some tries")
+            server.fault = lambda _: None
+            await eventually(lambda: informer.error is None, what="the end of it")
+
+        watched(server, check)
+
+    assert ["WARNING", "INFO"] == [record.levelname for record in caplog.records]
+
+
+def test_a_list_comes_in_pages_and_whole_if_they_expire():
+    """410 on `continue`: asked for again, without pages."""
+    with FakeKube() as server:
+        for number in range(7):
+            server.node(f"n{number}")
+
+        async def check() -> None:
+            client = KubeClient(lambda: Access(server.url, "a test", token=server.token))
+            try:
+                assert 7 == len((await client.list(NODE_RESOURCE, page=3)).items)
+                assert 3 == len(server.asked)
+                server.fault = lambda a: server.compact() if "continue" in a.parameters else None
+                assert 7 == len((await client.list(NODE_RESOURCE, page=3)).items)
+                assert "limit" not in server.asked[-1].parameters
+                with pytest.raises(KubeGone):
+                    async for _ in client.watch(NODE_RESOURCE, since="1", seconds=1):
+                        pass
+            finally:
+                await client.close()
+
+        asyncio.run(check())
+
+
+def test_closing_is_quick_even_while_it_waits():
+    """And leaves no task behind; without a start it is no error."""
+    with FakeKube(delay=30.0) as server:
+
+        async def check(informer: Informer[Node]) -> None:
+            await eventually(lambda: server.asked, what="a question on its way")
+            async with asyncio.timeout(2):
+                await informer.close()
+            assert {asyncio.current_task()} == asyncio.all_tasks()
+            await informer.close()
+
+        watched(server, check)

@@ -1,0 +1,122 @@
+"""Who of several replicas does what only one should, by a Lease."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.fakes.kube import LEASES, FakeKube
+from watcher.core.kubernetes.errors import KubeForbidden
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.leases import Election
+
+KEY = "default/writers"
+
+
+class Time:
+    """Two clocks that stand still until a test moves them."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def elect(server: FakeKube, story: Callable[[Callable[..., Election]], Awaitable[None]]) -> None:
+    async def run() -> None:
+        client = KubeClient(lambda: Access(server.url, "the test", token=server.token))
+
+        def candidate(identity: str, monotonic: Callable[[], float]) -> Election:
+            return Election(
+                client, KEY, identity=identity, manager="t", now=lambda: 1.7e9 + monotonic(), monotonic=monotonic
+            )
+
+        try:
+            await story(candidate)
+        finally:
+            await client.close()
+
+    asyncio.run(run())
+
+
+def test_one_holds_it_and_the_other_waits_until_it_has_not_been_renewed_for_its_time(caplog):
+    """By the clock of the one who waits: that of the holder may be anything. Before that the holder has stopped."""
+    caplog.set_level(logging.INFO)
+    with FakeKube() as server:
+
+        async def story(candidate: Callable[..., Election]) -> None:
+            time, later = Time(), Time()
+            later.seconds = 5e6
+            first, second = candidate("a", time), candidate("b", later)
+            assert [await first.stand(), await second.stand(), first.held, second.held] == [True, False, True, False]
+            time.seconds += 24.9
+            held = [first.held]
+            time.seconds += 0.2
+            assert [*held, first.held] == [True, False]
+            later.seconds += 29.9
+            assert not await second.stand()
+            later.seconds += 0.2
+            assert await second.stand()
+            assert not await first.stand()  # it is another's now
+
+        elect(server, story)
+        spec = server.content(LEASES, KEY)["spec"]
+    assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("b", 30, 1)
+    assert spec["renewTime"] == "2024-01-11T19:07:10.100000Z"
+    told = [record.getMessage() for record in caplog.records if "Lease" in record.getMessage()]
+    assert told == ["this replica holds the Lease default/writers"] * 2
+
+
+def test_what_is_renewed_stays_and_what_is_given_back_is_free_at_once():
+    with FakeKube() as server:
+
+        async def story(candidate: Callable[..., Election]) -> None:
+            time = Time()
+            first, second = candidate("a", time), candidate("b", time)
+            for _ in range(4):
+                assert await first.stand()
+                assert not await second.stand()
+                time.seconds += 20.0
+            await first.give_back()
+            assert not first.held
+            assert await second.stand()
+            await first.give_back()  # it is not its own
+            assert server.content(LEASES, KEY)["spec"]["holderIdentity"] == "b"
+
+        elect(server, story)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_of_two_who_take_it_at_once_one_has_it(there):
+    """Each saw the same version, or both saw none."""
+    with FakeKube() as server:
+        if there:
+            server.put(LEASES, KEY, spec={"holderIdentity": "", "leaseDurationSeconds": 1})
+
+        async def story(candidate: Callable[..., Election]) -> None:
+            candidates = [candidate(name, Time()) for name in "abcdef"]
+            held = await asyncio.gather(*(each.stand() for each in candidates))
+            assert sum(held) == 1
+
+        server.delay = 0.02
+        elect(server, story)
+
+
+def test_what_it_may_not_do_is_an_error_and_what_it_held_it_holds_for_its_time():
+    with FakeKube() as server:
+
+        async def story(candidate: Callable[..., Election]) -> None:
+            time = Time()
+            election = candidate("a", time)
+            await election.stand()
+            server.forbidden = {("patch", LEASES)}
+            with pytest.raises(KubeForbidden, match="patch leases"):
+                await election.stand()
+            held = [election.held]
+            time.seconds += 25.0
+            assert [*held, election.held] == [True, False]
+
+        elect(server, story)

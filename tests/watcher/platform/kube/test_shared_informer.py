@@ -1,0 +1,288 @@
+"""One copy for all in a process who follow the same objects of the same cluster: who joins sees everything, who leaves
+takes nothing along."""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import RunService
+from tests.fakes.kube import NODES as FAKE_NODES
+from tests.fakes.kube import FakeKube
+from tests.waiting import eventually, wait_for
+from tests.watcher.platform.kube.test_informer import count, same
+from tests.watcher.providers.metrics_server.test_provider import at, two_nodes
+from watcher.core.kubernetes.errors import KubeForbidden
+from watcher.core.kubernetes.objects import NODES, Node
+from watcher.platform.kube.credentials import Access, AccessFinder
+from watcher.platform.kube.informer import AT_ONCE
+from watcher.platform.kube.shared_informer import SharedInformer
+
+
+class Follower:
+    """A shared informer of the server's nodes, and a mirror of what it tells."""
+
+    def __init__(self, access: Callable[[], Access]) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.told = 0
+        self.informer = SharedInformer(access, NODES, on_change=self.note)
+
+    def note(self, name: str, old: Node | None, new: Node | None) -> None:
+        assert self.nodes.get(name) == old
+        assert old != new
+        self.told += 1
+        self.nodes.pop(name, None) if new is None else self.nodes.__setitem__(name, new)
+
+    def is_true(self, server: FakeKube) -> bool:
+        return same(self.informer, server)() and self.nodes == dict(self.informer.objects)
+
+
+def shared(server: FakeKube, work: Callable[[Callable[[], Access]], Awaitable[Any]]) -> None:
+    """Let `work` use this way to the server; all that it starts it must close, without a trace."""
+
+    async def inside() -> None:
+        async with asyncio.timeout(120):
+            await work(partial(Access, server.url, "a test", token=server.token))
+        assert {asyncio.current_task()} == asyncio.all_tasks()
+
+    asyncio.run(inside())
+
+
+def test_one_list_and_one_watch_do_for_all():
+    """At the same time, one after another, and while some leave; with the last one it ends."""
+    with FakeKube() as server:
+        server.node("a")
+        server.node("b")
+
+        async def work(access: Callable[[], Access]) -> None:
+            first, second, late = (Follower(access) for _ in range(3))
+            quiet = SharedInformer(access, NODES)  # who only looks things up
+            for each in (first.informer, second.informer, quiet):
+                await each.start()
+            await asyncio.gather(first.informer.wait(), second.informer.wait(), quiet.wait())
+            assert {"a", "b"} == set(first.nodes) == set(second.nodes) == set(quiet.objects)
+            await first.informer.close()
+            await first.informer.close()  # of no more than its own
+            await late.informer.start()
+            await late.informer.wait()
+            assert {"a", "b"} == set(late.nodes)
+            server.node("c")
+            server.delete(FAKE_NODES, "a")
+            await eventually(lambda: second.is_true(server) and late.is_true(server), what="both to follow")
+            assert {"a", "b"} == set(first.nodes)
+            assert (1, 1) == (count(server, "list"), count(server, "watch"))
+            for each in (second.informer, quiet, late.informer):
+                await each.close()
+            again = Follower(access)
+            await again.informer.start()
+            await again.informer.wait()
+            assert 2 == count(server, "list")
+            await again.informer.close()
+
+        shared(server, work)
+
+
+def test_who_joins_amid_changes_sees_each_once():
+    """What is there is told of some at a time, and what changes or goes meanwhile is not told of as it was."""
+    with FakeKube() as server:
+        for i in range(3 * AT_ONCE):
+            server.node(f"n{i:04}")
+
+        async def work(access: Callable[[], Access]) -> None:
+            first, late = Follower(access), Follower(access)
+            await first.informer.start()
+            await first.informer.wait()
+            await late.informer.start()
+            await asyncio.sleep(0)  # one turn
+            assert AT_ONCE == late.told < len(late.informer.objects)
+            assert not late.informer.synced.is_set()
+            names = sorted(set(late.informer.objects) - set(late.nodes))
+            copy = late.informer._copy
+            assert copy is not None
+            changed = copy.informer.objects[names[1]]
+            copy.informer._put(names[0], None)  # as from a watch, but at this very moment
+            copy.informer._put(names[1], Node(changed.metadata))
+            assert AT_ONCE + 1 == late.told
+            await late.informer.wait()
+            assert late.nodes == dict(late.informer.objects) == first.nodes
+            assert 3 * AT_ONCE - 1 == late.told
+            await first.informer.close()
+            await late.informer.close()
+
+        shared(server, work)
+
+
+def test_who_leaves_before_all_was_told_is_told_no_more():
+    """Nor does it hold up who stays."""
+    with FakeKube() as server:
+        for i in range(2 * AT_ONCE):
+            server.node(f"n{i:04}")
+
+        async def work(access: Callable[[], Access]) -> None:
+            first, late = Follower(access), Follower(access)
+            await first.informer.start()
+            await first.informer.wait()
+            await late.informer.start()
+            await late.informer.close()
+            server.node("new")
+            await eventually(lambda: first.is_true(server), what="the other to follow")
+            assert not late.told
+            await first.informer.close()
+
+        shared(server, work)
+
+
+def test_who_is_stopped_while_it_leaves_leaves_all_the_same():
+    """A reload that the end of the service cancels."""
+    with FakeKube() as server:
+        server.node("a")
+
+        async def work(access: Callable[[], Access]) -> None:
+            follower = Follower(access)
+            await follower.informer.start()
+            await follower.informer.wait()
+            leaving = asyncio.create_task(follower.informer.close())
+            await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.wait([leaving])
+            assert leaving.cancelled()
+
+        shared(server, work)
+
+
+def test_trouble_is_everybodys_and_who_comes_has_it_tried_anew():
+    """Who joins is not told of an error that may be over, and the others have the list as soon."""
+    with FakeKube(forbidden={("list", FAKE_NODES)}) as server:
+        server.node("a")
+
+        async def work(access: Callable[[], Access]) -> None:
+            first, second, late = (Follower(access) for _ in range(3))
+            for each in (first, second):
+                await each.informer.start()
+                with pytest.raises(KubeForbidden):
+                    await each.informer.wait()
+            assert first.informer.error is second.informer.error is not None
+            server.forbidden.clear()
+            await late.informer.start()
+            await late.informer.wait()
+            await eventually(lambda: first.is_true(server) and second.is_true(server), what="the others' nodes")
+            await eventually(lambda: not first.informer.error and not late.informer.error, what="the trouble to end")
+            for each in (first, second, late):
+                await each.informer.close()
+
+        shared(server, work)
+
+
+def test_a_fault_of_one_costs_the_others_nothing(caplog: pytest.LogCaptureFixture):
+    """It is logged, of what was there and of what came."""
+
+    def refuse(name: str, _old: Node | None, _new: Node | None) -> None:
+        raise ValueError(name)
+
+    with FakeKube() as server, caplog.at_level(logging.ERROR):
+        server.node("a")
+
+        async def work(access: Callable[[], Access]) -> None:
+            good, late = Follower(access), Follower(access)
+            await good.informer.start()
+            await good.informer.wait()
+            bad = SharedInformer(access, NODES, on_change=refuse)
+            await bad.start()
+            await late.informer.start()
+            await bad.wait()
+            server.node("b")
+            await eventually(lambda: good.is_true(server) and late.is_true(server), what="the others to follow")
+            for each in (good.informer, bad, late.informer):
+                await each.close()
+
+        shared(server, work)
+    told = [record.getMessage() for record in caplog.records]
+    assert [f"what was to be done about a change of nodes {name} failed" for name in ("a", "b")] == told
+
+
+def test_another_way_to_the_cluster_is_a_copy_of_its_own():
+    """Who knows whether it is the same cluster."""
+    with FakeKube() as one, FakeKube() as other:
+        one.node("a")
+        other.node("b")
+
+        async def work(access: Callable[[], Access]) -> None:
+            here = Follower(access)
+            there = Follower(partial(Access, other.url, "another", token=other.token))
+            for each in (here, there):
+                await each.informer.start()
+                await each.informer.wait()
+            assert ({"a"}, {"b"}) == (set(here.nodes), set(there.nodes))
+            await here.informer.close()
+            other.node("c")
+            await eventually(lambda: there.is_true(other), what="the other to follow")
+            await there.informer.close()
+
+        shared(one, work)
+
+
+def test_a_kubeconfig_is_the_same_until_it_is_written(tmp_path: Path):
+    """Of one that was put in its place nobody knows where it leads."""
+    file, other = tmp_path / "config", tmp_path / "other"
+    nothing = AccessFinder.of(kubeconfig=file, context=None)
+    assert nothing == AccessFinder.of(kubeconfig=file, context=None)
+    file.write_text("one")
+    before = AccessFinder.of(kubeconfig=file, context=None)
+    assert before == AccessFinder.of(kubeconfig=file, context=None)
+    assert hash(before) == hash(AccessFinder.of(kubeconfig=file, context=None))
+    assert before not in (nothing, AccessFinder.of(kubeconfig=file, context="production"))
+    other.write_text("two")
+    other.replace(file)
+    assert before != AccessFinder.of(kubeconfig=file, context=None)
+    assert AccessFinder.of(kubeconfig=None, context=None) == AccessFinder.of(kubeconfig=None, context=None)
+
+
+# --- as a service ----------------------------------------------------------------------------------------------------
+
+CONFIG = """
+[provider]
+name = "metrics-server"
+[refresh]
+resolution = "1s"
+[kubernetes]
+kubeconfig = "{kubeconfig}"
+node_names = "on"
+node_label = "{label}"
+[scheduler.default]
+plugins = [ {{ name = "TargetLoadPacking" }} ]
+"""
+
+
+def test_a_service_lists_and_watches_the_nodes_once(run_service: RunService, tmp_path: Path):
+    """For names, the source and the scheduling plug-ins together, also when a reload begins two of them anew."""
+    with FakeKube() as server:
+        two_nodes(server)
+        for name in ("a", "b"):
+            server.usage(name, time=at(time.time() - 5), cpu="1")
+        file = server.kubeconfig(tmp_path / "kubeconfig")
+        service = run_service(config=CONFIG.format(kubeconfig=file, label="rack"))
+
+        def ranked() -> set[str]:
+            answer = service.get("/scheduler/cluster")
+            return {each["name"] for each in answer.json()["nodes"]} if answer.status == 200 else set()
+
+        wait_for(lambda: service.get("/watcher").status == 200, what="the first answer")
+        wait_for(lambda: ranked() == {"a", "b"}, what="the scheduler's nodes")
+        service.config_file.write_text(CONFIG.format(kubeconfig=file, label="other"))
+        os.kill(service.pid, signal.SIGHUP)
+        wait_for(lambda: "the settings were reloaded" in service.log(), what="the reload")
+        server.node("c")
+        server.usage("c", time=at(time.time()), cpu="2")
+        wait_for(lambda: "c" in ranked(), what="the new node in the scheduler")
+        wait_for(lambda: service.get("/watcher/c").status == 200, what="the new node in the source")
+        assert 0 == service.stop()
+
+    asked = [each.verb for each in server.asked if each.resource == FAKE_NODES]
+    assert ["list", "watch"] == asked

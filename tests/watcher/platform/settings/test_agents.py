@@ -1,0 +1,118 @@
+"""Settings of agents by label: how a selection is written, and how a mistake in it is told."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from watcher.core.pods.selector import PodSelection
+from watcher.platform.settings.loading import load
+from watcher.platform.settings.problems import SettingsError
+from watcher.platform.settings.tables import KEYS, Settings
+
+BY_LABEL = "app.kubernetes.io/name=load-watcher-agent"
+SELECTORS = (
+    BY_LABEL,
+    "app=web",
+    "app==web , tier != db",
+    "app in (web, api),env notin (test),!canary,owned",
+    "example.com/role=",
+    "weight>3",
+    "app in ()",
+    "in in(in)",
+)
+# With what is told of each.
+NO_SELECTORS = {
+    "app=web,": "a requirement is missing at its end",
+    "app=web;tier=db": "no requirement is 'app=web;tier=db'",
+    "app in web": "no requirement is 'app in web'",
+    "app in (web": "no requirement is 'app in (web'",
+    "a=b,-c=d": "no requirement is '-c=d'",
+    "a b": "no requirement is 'a b'",
+    "a/b/c=d": "no requirement is 'a/b/c=d'",
+    "Example.com/role=x": "no requirement is 'Example.com/role=x'",
+    "=x": "no requirement is '=x'",
+    f"app={'x' * 64}": f"no requirement is 'app={'x' * 36}'",
+}
+
+
+def loaded(directory: Path, toml: str = "", environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings of a file and an environment."""
+    (directory / "load-watcher.toml").write_text(toml)
+    return load(flags={}, environ=environ or {}, cwd=directory)
+
+
+@pytest.mark.parametrize(
+    ("toml", "selection"),
+    [
+        (f'agent_pods = "{BY_LABEL}"', PodSelection(BY_LABEL, 2023)),
+        (f'qrm_pods = "{BY_LABEL}"', PodSelection(BY_LABEL, 2024)),
+        (
+            f'agent_pods = {{ selector = "{BY_LABEL}", namespace = "agents", port = 80, tls_server_name = "a.b" }}',
+            PodSelection(BY_LABEL, 80, "agents", "a.b"),
+        ),
+        (f'[dashboard.agent_pods]\nselector = "{BY_LABEL}"\nport = 2030', PodSelection(BY_LABEL, 2030)),
+    ],
+    ids=["text", "its own port", "table", "section"],
+)
+def test_a_selection_is_a_text_or_a_table(tmp_path: Path, toml: str, selection: PodSelection) -> None:
+    """And is written as it can be read again."""
+    dashboard = loaded(tmp_path, f"[dashboard]\n{toml}").dashboard
+    assert selection in (dashboard.agent_pods, dashboard.qrm_pods)
+    name = "agent_pods" if dashboard.agent_pods else "qrm_pods"
+    written = KEYS[f"dashboard.{name}"].setting.kind.write(selection)
+    assert dashboard == loaded(tmp_path, f"[dashboard]\n{name} = {written}").dashboard
+
+
+@pytest.mark.parametrize(
+    "text", [BY_LABEL, f'{{"selector": "{BY_LABEL}", "namespace": "agents"}}'], ids=["selector", "json"]
+)
+def test_the_environment_has_the_selector_or_json(tmp_path: Path, text: str) -> None:
+    selection = loaded(tmp_path, environ={"LOAD_WATCHER_AGENTS_PODS": text}).agents.pods
+    assert selection is not None
+    assert (BY_LABEL, 2023) == (selection.selector, selection.port)
+    assert ("agents" if "agents" in text else "") == selection.namespace
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_whatever_kubernetes_takes_for_a_selector_is_taken(tmp_path: Path, selector: str) -> None:
+    found = loaded(tmp_path, f'[agents]\npods = "{selector}"').agents.pods
+    assert found is not None
+    assert selector == found.selector
+
+
+@pytest.mark.parametrize("selector", NO_SELECTORS)
+def test_what_is_no_selector_is_told_from_where_on(tmp_path: Path, selector: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        loaded(tmp_path, f'[agents]\npods = "{selector}"')
+    (problem,) = caught.value.problems
+    told = f'its selector "{selector}" is none of labels: {NO_SELECTORS[selector]}'
+    assert ("agents.pods", True) == (problem.key, told in problem.message), problem.message
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ('""', "its selector must be text; given empty text"),
+        ("7", "must be a label selector"),
+        ('{ namespace = "agents" }', "it has no selector, and would be every pod"),
+        ('{ selector = "a=b", namespaces = "agents" }', "it has 'namespaces'; did you mean namespace?"),
+        ('{ selector = "a=b", namespace = "Agents" }', 'its namespace "Agents" can be the name of none'),
+        ('{ selector = "a=b", port = "http" }', "its port must be "),
+        ('{ selector = "a=b", port = 0 }', "its port must be "),
+        ('{ selector = "a=b", tls_server_name = "x/y" }', 'its tls_server_name "x/y" is no name of a host'),
+        ('{ selector = "a=b", tls_server_name = "x:1" }', 'its tls_server_name "x:1" is no name of a host'),
+    ],
+)
+def test_a_mistake_in_a_selection_is_told(tmp_path: Path, value: str, told: str) -> None:
+    """With the key, and how it is done."""
+    with pytest.raises(SettingsError) as caught:
+        loaded(tmp_path, f"[agents]\npods = {value}")
+    (problem,) = caught.value.problems
+    assert ("agents.pods", True) == (problem.key, told in problem.message), problem.message
+    assert "for example agents.pods = " in problem.cure
+
+
+def test_no_json_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no JSON: "):
+        loaded(tmp_path, environ={"LOAD_WATCHER_AGENTS_PODS": "{selector"})

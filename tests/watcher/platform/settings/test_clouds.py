@@ -1,0 +1,123 @@
+"""Settings of Datadog and SignalFx: what they need, what the Go load-watcher's environment means, and how a mistake is
+told."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.signalfx import TOKEN, FakeSignalFx
+from watcher.platform.settings.loading import load
+from watcher.platform.settings.problems import SettingsError
+from watcher.platform.settings.tables import Settings
+from watcher.providers import registry
+from watcher.providers.base import Fetch, Provider
+from watcher.providers.cloud.provider import CloudProvider
+
+DATADOG = '[provider]\nname = "datadog"\ntoken = "k"\napp_key = "a"\n'
+SIGNALFX = '[provider]\nname = "signalfx"\ntoken = "k"\n'
+
+
+def loaded(tmp_path: Path, toml: str = "", environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings of a file and an environment."""
+    (tmp_path / "load-watcher.toml").write_text(toml)
+    return load(flags={}, environ=environ or {}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("toml", "source", "address"),
+    [(DATADOG, "Datadog", "https://api.datadoghq.com"), (SIGNALFX, "SignalFx", "https://api.signalfx.com")],
+    ids=["datadog", "signalfx"],
+)
+def test_keys_are_enough(tmp_path: Path, toml: str, source: str, address: str):
+    """The address has a default."""
+    settings = loaded(tmp_path, toml)
+    built = registry.build(settings)
+    assert isinstance(built, CloudProvider)
+    assert (source, address) == (built.source, settings.provider.address)
+    assert "default of the provider" in settings.origins["provider.address"]
+
+
+@pytest.mark.parametrize("name", ["Datadog", "SignalFx"])
+def test_the_environment_of_the_go_service_means_the_same(tmp_path: Path, name: str):
+    """The variables of the other service mean nothing."""
+    environ = {
+        "METRICS_PROVIDER_NAME": name,
+        "METRICS_PROVIDER_ADDRESS": "https://api.eu0.example.com",
+        "METRICS_PROVIDER_TOKEN": "k",
+        "METRICS_PROVIDER_APP_KEY": "a",
+        "DATADOG_HOST_NAME_SUFFIX": ".datadog",
+        "DATADOG_CLUSTER_NAME": "c-datadog",
+        "SIGNALFX_HOST_NAME_SUFFIX": ".signalfx",
+        "SIGNALFX_CLUSTER_NAME": "c-signalfx",
+    }
+    provider = loaded(tmp_path, environ=environ).provider
+    low = name.lower()
+    assert (low, f".{low}", f"c-{low}") == (provider.name, provider.host_name_suffix, provider.cluster_name)
+    assert "https://api.eu0.example.com" == provider.address
+    assert provider.token is not None
+    assert provider.app_key is not None
+    assert ("k", "a") == (provider.token.reveal(), provider.app_key.reveal())
+
+
+def test_a_host_alone_is_an_address_of_datadog_as_it_was(tmp_path: Path):
+    """The Go load-watcher takes nothing else there; for others it stays a mistake."""
+    environ = {"METRICS_PROVIDER_ADDRESS": " api.datadoghq.eu"}
+    assert "https://api.datadoghq.eu" == loaded(tmp_path, DATADOG, environ).provider.address
+    with pytest.raises(SettingsError):
+        loaded(tmp_path, SIGNALFX, environ)
+
+
+@pytest.mark.parametrize(("chosen", "asked"), [("", {"cpu", "memory"}), ('metrics = ["CPU"]', {"cpu"})])
+def test_signalfx_brings_cpu_and_memory_unless_told(tmp_path: Path, chosen: str, asked: set[str]):
+    """It has nothing else that is usual, and a finding for each at each fetch would say so."""
+    with FakeSignalFx() as server:
+        toml = f'{SIGNALFX}address = "{server.url}"\n{chosen}'.replace('"k"', f'"{TOKEN}"')
+        got = asyncio.run(_fetch(registry.build(loaded(tmp_path, toml))))
+        searched = {each.query for each in server.asked}
+    assert {f'host:* AND sf_metric:"{name}.utilization"' for name in asked} == searched
+    assert len(asked) == len(got.findings)
+
+
+async def _fetch(built: Provider) -> Fetch:
+    await built.start()
+    try:
+        return await built.fetch(1_700_000_000, 1_700_000_060)
+    finally:
+        await built.close()
+
+
+@pytest.mark.parametrize(
+    ("toml", "key", "says", "cure"),
+    [
+        ('[provider]\nname = "signalfx"', "provider.token", "METRICS_PROVIDER_TOKEN", "provider.token_file"),
+        ('[provider]\nname = "datadog"\napp_key = "a"', "provider.token", "an API key", "provider.token_file"),
+        ('[provider]\nname = "datadog"\ntoken = "k"', "provider.app_key", "application key", "provider.app_key_file"),
+        (DATADOG + 'host_name_suffix = "*,x:"', "provider.host_name_suffix", "cannot stand", ".example.com"),
+        (DATADOG + 'cluster_name = "a b"', "provider.cluster_name", "cannot stand", "production"),
+        (SIGNALFX + "cluster_name = 'a\"b'", "provider.cluster_name", "cannot stand", "production"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_told(tmp_path: Path, toml: str, key: str, says: str, cure: str):
+    """With the key, and what to do."""
+    with pytest.raises(SettingsError) as refused:
+        loaded(tmp_path, toml)
+    ((found, message, advice),) = ((each.key, each.message, each.cure) for each in refused.value.problems)
+    assert key == found
+    assert says in message
+    assert cure in advice
+
+
+def test_one_application_key_is_enough(tmp_path: Path):
+    """In a file or not, but not both."""
+    (tmp_path / "key").write_text("a")
+    with pytest.raises(SettingsError) as refused:
+        loaded(tmp_path, DATADOG + 'app_key_file = "key"')
+    assert ["provider.app_key"] == [each.key for each in refused.value.problems]
+    loaded(tmp_path, DATADOG.replace('app_key = "a"', 'app_key_file = "key"'))
+
+
+def test_a_cluster_of_signalfx_may_have_any_name_that_can_be_quoted(tmp_path: Path):
+    """Spaces included."""
+    assert "my blue" == loaded(tmp_path, SIGNALFX + 'cluster_name = "my blue"').provider.cluster_name

@@ -1,0 +1,117 @@
+"""Log lines: one event a line, in both formats, whatever the texts in it."""
+
+import json
+import logging
+import re
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watcher.platform.logs import CHATTY, JsonFormatter, TextFormatter, setup_logging
+from watcher.platform.settings.sections.server import LogSettings
+
+LOGGER = logging.getLogger("watcher.test")
+
+
+@pytest.fixture
+def set_up():
+    """setup_logging, undone after the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield lambda cluster="", **settings: setup_logging(LogSettings(**settings), cluster=cluster)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def test_text_lines_are_for_people(set_up, capsys):
+    """Time in UTC with milliseconds, level, where, what."""
+    set_up()
+    LOGGER.warning("node %s is silent", "node-1")
+    LOGGER.debug("not shown")
+    pattern = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z warning watcher\.test: node node-1 is silent\n"
+    assert re.fullmatch(pattern, capsys.readouterr().err)
+
+
+def test_json_lines_are_for_collectors(set_up, capsys):
+    """One object a line, a traceback included."""
+    set_up(format="json", level="debug")
+    try:
+        raise ValueError("broken\nin two")
+    except ValueError:
+        LOGGER.exception("failed on %s", "ü")
+    LOGGER.debug("next")
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert {key: first[key] for key in ("level", "logger", "message")} == {
+        "level": "error",
+        "logger": "watcher.test",
+        "message": "failed on ü",
+    }
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["ts"])
+    assert first["exception"].startswith("Traceback")
+    assert "ValueError: broken\nin two" in first["exception"]
+    assert set(second) == {"ts", "level", "logger", "message"}
+
+
+def test_json_lines_name_their_cluster(set_up, capsys):
+    """Where it has a name; people know which cluster they look at."""
+    set_up(format="json", cluster='a "b"')
+    LOGGER.warning("one")
+    set_up(cluster="a")
+    LOGGER.warning("two")
+    first, second = capsys.readouterr().err.splitlines()
+    assert 'a "b"' == json.loads(first)["cluster"]
+    assert second.endswith("warning watcher.test: two")
+
+
+def test_setting_up_again_replaces_the_first(set_up, capsys):
+    """After a reload each event is logged once, by the new settings."""
+    set_up()
+    set_up(level="error", format="json")
+    LOGGER.warning("not shown")
+    LOGGER.error("shown")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["message"] == "shown"
+
+
+def test_chatty_libraries_speak_only_under_debug(set_up, capsys):
+    """What a library tells of every job is not our log, until somebody looks for a bug."""
+    chatty = logging.getLogger("apscheduler.executors.default")
+    set_up(level="info")
+    chatty.info("Running job")
+    chatty.warning("missed")
+    set_up(level="debug")
+    chatty.info("Running job again")
+    assert [line.rsplit(": ")[-1] for line in capsys.readouterr().err.splitlines()] == ["missed", "Running job again"]
+
+
+def _record(message):
+    return logging.LogRecord("watcher.test", logging.INFO, __file__, 1, "%s", (message,), None)
+
+
+@given(st.text())
+def test_no_text_makes_a_second_line(message):
+    """A clever node name cannot forge a line, nor drive a terminal."""
+    text = TextFormatter().format(_record(message))
+    assert text.isprintable()
+    line = JsonFormatter().format(_record(message))
+    assert line.isascii()
+    assert line.isprintable()
+    assert json.loads(line)["message"] == message
+
+
+def test_a_traceback_follows_its_line(set_up, capsys):
+    """In text, what went wrong stands below the message."""
+    set_up()
+    try:
+        raise KeyError("x")
+    except KeyError:
+        LOGGER.exception("failed", stack_info=True)
+    first, second, *rest = capsys.readouterr().err.splitlines()
+    assert first.endswith("error watcher.test: failed")
+    assert second == "Traceback (most recent call last):"
+    assert "Stack (most recent call last):" in rest
+    assert sys.exc_info() == (None, None, None)

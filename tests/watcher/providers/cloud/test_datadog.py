@@ -1,0 +1,414 @@
+"""The Datadog provider against a small server of ours in the documented form: what it asks, what becomes of the
+answers, and how it heeds limits. The faults that all providers share are in test_faults.py."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.datadog import API_KEY, APP_KEY, FakeDatadog, answered, attributes, refused
+from tests.fakes.prometheus import told
+from watcher.model import METRIC_BY_KEY, FindingKind
+from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.providers.cloud.datadog import DatadogConfig, provider
+from watcher.providers.cloud.provider import CloudProvider, node_of
+from watcher.providers.fetching import wait_of
+from watcher.providers.queries import QueryConfig
+
+NOW = 1_700_000_010.0  # a multiple of 15
+CPU, MEMORY = METRIC_BY_KEY["CPU"].name, METRIC_BY_KEY["Memory"].name
+TIMES = [NOW - 45, NOW - 30, NOW - 15]
+
+
+def run(server: FakeDatadog, work: Callable[[CloudProvider], Awaitable[Any]], **settings: Any) -> Any:
+    """Let `work` use a provider of CPU alone, quick to give up, which is closed afterwards."""
+    defaults: dict[str, Any] = {
+        "address": server.url,
+        "token": API_KEY,
+        "app_key": APP_KEY,
+        "metrics": ("CPU",),
+        "timeout": 20.0,
+        "backoff": (0.01, 0.01),
+    }
+
+    async def inside() -> Any:
+        made = provider(DatadogConfig(**{**defaults, **settings}))
+        await made.start()
+        try:
+            async with asyncio.timeout(60):
+                return await work(made)
+        finally:
+            await made.close()
+
+    return asyncio.run(inside())
+
+
+def fetch(server: FakeDatadog, **settings: Any) -> Fetch:
+    """One fetch of the last minute."""
+    got: Fetch = run(server, lambda made: made.fetch(NOW - 60, NOW), **settings)
+    return got
+
+
+def failure(server: FakeDatadog, **settings: Any) -> ProviderError:
+    """The error of a fetch that fails as a whole."""
+    with pytest.raises(ProviderError) as caught:
+        fetch(server, **settings)
+    return caught.value
+
+
+def samples(got: Fetch, metric: str = CPU) -> dict[str, list[tuple[float, float]]]:
+    """node -> (time, value); several series of a node one after the other."""
+    (batch,) = (batch for batch in got.batches if batch.metric.name == metric)
+    found: dict[str, list[tuple[float, float]]] = {node: [] for node in batch.nodes}
+    for number, at, value in zip(batch.series, batch.time.tolist(), batch.value.tolist(), strict=True):
+        found[batch.nodes[number]].append((at, value))
+    return found
+
+
+def agent(server: FakeDatadog, host: str, *, cluster: str = "blue") -> None:
+    """What an Agent sends of its host."""
+    tags = {"host": host, "cluster_name": cluster}
+    server.put("system.cpu.idle", tags, TIMES, 60.0)
+    server.put("system.cpu.iowait", tags, TIMES, 10.0)
+    server.put("system.cpu.stolen", tags, TIMES[:2], 5.0)
+    server.put("system.mem.pct_usable", tags, TIMES, 0.25)
+    for device, sent in (("eth0", 1000.0), ("eth1", 500.0)):
+        server.put("system.net.bytes_sent", {**tags, "device": device}, TIMES, sent)
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_agent_sends_becomes_percent_at_its_own_times():
+    """Neither idle nor iowait nor steal is use; what is not told of them is not taken off."""
+    with FakeDatadog() as server:
+        agent(server, "a")
+        got = fetch(server, metrics=("CPU", "Memory", "NetworkTransmit"))
+    assert {"a": [(NOW - 45, 25.0), (NOW - 30, 25.0), (NOW - 15, 30.0)]} == samples(got)
+    assert {"a": [(at, 75.0) for at in TIMES]} == samples(got, MEMORY)
+    sent = samples(got, METRIC_BY_KEY["NetworkTransmit"].name)
+    assert {(at, value) for at in TIMES for value in (1000.0, 500.0)} == set(sent["a"])
+    assert () == got.failures == got.findings
+    assert "Datadog" == provider(DatadogConfig(address="http://x")).source
+
+
+def test_what_the_go_service_asks_for_is_taken_where_there_is_no_agent():
+    """And from then on alone, for the history must not change its source at each fetch."""
+    with FakeDatadog() as server:
+        server.put("cpu.utilization", {"host": "a"}, TIMES, 42.0)
+
+        async def twice(made: CloudProvider) -> Fetch:
+            await made.fetch(NOW - 60, NOW)
+            server.asked.clear()
+            return await made.fetch(NOW - 60, NOW)
+
+        got = run(server, twice)
+    assert {"a": [(at, 42.0) for at in TIMES]} == samples(got)
+    assert ["avg:cpu.utilization{*} by {host}.rollup(avg, 15)"] == server.queries
+    assert "cpu.utilization of {*}" == got.plans[CPU].expression
+
+
+def test_a_metric_that_falls_silent_is_looked_for_elsewhere():
+    """After three fetches, with a finding."""
+    with FakeDatadog() as server:
+        agent(server, "a")
+
+        async def move(made: CloudProvider) -> list[Fetch]:
+            await made.fetch(NOW - 60, NOW)
+            later = [NOW + 60 * k for k in range(1, 5)]
+            server.put("cpu.utilization", {"host": "a"}, [at - 15 for at in later], 42.0)
+            return [await made.fetch(at - 60, at) for at in later]
+
+        got = run(server, move)
+    assert [0, 0, 0, 1] == [len(each.batches) for each in got]
+    assert [[], [], [FindingKind.NO_SERIES], []] == [[finding.kind for finding in each.findings] for each in got]
+
+
+def test_a_fetch_of_one_metric_asks_for_that_alone():
+    """By its name on the wire."""
+    with FakeDatadog() as server:
+        agent(server, "a")
+        got = run(server, lambda made: made.fetch(NOW - 60, NOW, only={MEMORY}), metrics=("CPU", "Memory"))
+    assert [MEMORY] == [batch.metric.name for batch in got.batches]
+    assert ["avg:system.mem.pct_usable{*} by {host}.rollup(avg, 15)"] == server.queries
+
+
+def test_a_question_names_the_span_from_the_beginning_of_a_bucket_on():
+    """So that the first bucket is whole; milliseconds, and no further back than the longest window."""
+    with FakeDatadog() as server:
+        agent(server, "a")
+        run(server, lambda made: made.fetch(NOW - 86400.5, NOW - 0.5), max_seconds=900.0)
+    wanted = attributes(server.asked[0])
+    assert (1000 * (NOW - 915), 1000 * NOW - 500, 15000) == (wanted["from"], wanted["to"], wanted["interval"])
+
+
+def test_samples_beyond_the_span_are_left_out():
+    """The bucket before is the fetch's before."""
+    with FakeDatadog() as server:
+        agent(server, "a")
+        got = run(server, lambda made: made.fetch(NOW - 31, NOW - 16))
+    assert {"a": [(NOW - 30, 25.0)]} == samples(got)
+
+
+def test_a_coarser_history_asks_for_coarser_buckets():
+    """A slot takes one sample anyway."""
+    with FakeDatadog() as server:
+        agent(server, "a")
+        fetch(server, resolution=60)
+    assert ["rollup(avg, 60)"] * 3 == [query.rpartition(".")[2] for query in server.queries]
+
+
+def test_a_query_of_ones_own():
+    """As it is, with its own unit and tag; names are not touched."""
+    own = QueryConfig("max:my.load{env:x} by {kube_node}.rollup(avg, 15)", "ratio", node_label="kube_node")
+    with FakeDatadog() as server:
+        server.put("my.load", {"kube_node": "n.dev.example", "env": "x"}, TIMES, 0.5)
+        got = fetch(server, queries={"CPU": own}, host_name_suffix=".dev.example")
+    assert {"n.dev.example": [(at, 50.0) for at in TIMES]} == samples(got)
+    assert [own.expression] == server.queries
+
+
+def test_what_datadog_has_no_metric_for_is_told():
+    """With the setting that helps."""
+    with FakeDatadog() as server:
+        agent(server, "a")
+        got = fetch(server, metrics=("CPU", "EnergyHost"))
+    (finding,) = got.findings
+    assert (FindingKind.NO_SERIES, METRIC_BY_KEY["EnergyHost"].name) == (finding.kind, finding.metric)
+    assert "provider.queries.EnergyHost" in finding.reason
+
+
+# --- hosts and nodes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "suffix", "node"),
+    [
+        ("test1.dev.com", "", "test1.dev.com"),
+        ("test1.dev.com", ".dev.com", "test1"),
+        ("test1.dev.com", "dev.com", "test1"),
+        ("a.b.dev.com", ".dev.com", "a.b"),
+        ("n1-prod.dev.com", "-prod.dev.com", "n1-prod"),
+        ("n1-prod", "-prod", "n1-prod"),
+        ("other.example", ".dev.com", "other.example"),
+        (".dev.com", ".dev.com", ".dev.com"),
+        ("dev.com", "dev.com", "dev"),
+        ("", ".dev.com", ""),
+    ],
+)
+def test_a_node_is_its_host_without_the_configured_domain(host: str, suffix: str, node: str):
+    """Where the Go load-watcher cuts at the first dot, whatever it is."""
+    assert node == node_of(host, suffix=suffix)
+
+
+def test_hosts_are_narrowed_down_by_suffix_and_cluster():
+    """Both must hold, and a name that is not of the cluster does not come."""
+    with FakeDatadog() as server:
+        agent(server, "a.dev.com")
+        agent(server, "b.dev.com", cluster="green")
+        agent(server, "c.org")
+        got = fetch(server, host_name_suffix=".dev.com", cluster_name="blue")
+    assert {"a"} == samples(got).keys()
+    assert "avg:system.cpu.idle{host:*.dev.com,cluster_name:blue} by {host}.rollup(avg, 15)" == server.queries[0]
+
+
+def test_series_without_the_tag_are_left_out_with_a_finding():
+    """And where none has it, the error says which tags there are."""
+    with FakeDatadog() as server:
+        agent(server, "a")
+        server.put("system.cpu.idle", {"device": "x"}, TIMES, 10.0)
+        got = fetch(server)
+        error = failure(server, node_label="kube_node")
+    assert {"a"} == samples(got).keys()
+    assert [FindingKind.UNKNOWN_NODE] == [finding.kind for finding in got.findings]
+    assert isinstance(error, ProviderRefused)
+    assert "says its kube_node" in str(error)
+    assert "provider.node_label" in error.hint
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+HEAD = {"group_tags": ["host:a"], "query_index": 0, "unit": None}
+AT = [int(1000 * at) for at in TIMES]
+
+
+def answer_of(answer: bytes, **settings: Any) -> Fetch:
+    """A fetch where each request is answered so."""
+    with FakeDatadog() as server:
+        server.fault = lambda _: answer
+        return fetch(server, **settings)
+
+
+def test_null_points_are_no_samples():
+    """Nor is a series of them alone."""
+    got = answer_of(answered([HEAD, {**HEAD, "group_tags": ["host:b"]}], AT, [[40, None, 30], [None] * 3]))
+    assert {"a": [(NOW - 45, 60.0), (NOW - 15, 70.0)], "b": []} == samples(got)
+
+
+def test_a_series_with_values_that_are_none_is_left_out():
+    """The others are there; a short row and a part that nobody asked for are no better."""
+    rows: list[list[Any]] = [[40, 40, 40], [1, "much", 3], [1, 2], [1, 2, 3]]
+    heads = [HEAD, {**HEAD, "group_tags": ["host:b"]}, {**HEAD, "group_tags": ["host:c"]}, {**HEAD, "query_index": 7}]
+    got = answer_of(answered(heads, AT, rows))
+    assert {"a"} == samples(got).keys()
+    (finding,) = got.findings
+    assert (
+        FindingKind.NON_FINITE,
+        "3 series cannot be read: a value is no number, or they do not fit their times",
+    ) == (finding.kind, finding.reason)
+
+
+def test_a_group_that_comes_twice_loses_nothing():
+    """Which of them counts is for the review, as with every source."""
+    got = answer_of(answered([HEAD, HEAD], AT, [[40] * 3, [20] * 3]))
+    assert [60.0] * 3 + [80.0] * 3 == [value for _, value in samples(got)["a"]]
+
+
+def test_times_that_go_back_are_put_in_order():
+    """Values with them."""
+    got = answer_of(answered([HEAD], AT[::-1], [[10, 20, 30]]))
+    assert {"a": [(NOW - 45, 70.0), (NOW - 30, 80.0), (NOW - 15, 90.0)]} == samples(got)
+
+
+def test_a_half_answer_is_taken_with_its_warning():
+    """Datadog says `errors` beside data. What stands in them of what we sent in confidence is hidden."""
+    warning = f'"errors": "some shards timed out for {API_KEY}", "data"'.encode()
+    body = answered([HEAD], AT, [[40] * 3]).replace(b'"data"', warning)
+    got = answer_of(told(body.partition(b"\r\n\r\n")[2]))
+    assert {"a"} == samples(got).keys()
+    assert ["the source warns: some shards timed out for ***"] == [finding.reason for finding in got.findings]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "says"),
+    [
+        (b'{"errors": "could not parse"}', ProviderRefused, "could not parse"),
+        (b'{"data": null}', ProviderMalformed, "not an answer of Datadog"),
+        (b'{"data": {"attributes": {"times": [], "series": [{}], "values": []}}}', ProviderMalformed, "1 series"),
+        (b'{"data": {"attributes": {"times": ["x"]}}}', ProviderMalformed, "is not the JSON of the Datadog API"),
+    ],
+)
+def test_what_is_no_answer_is_an_error(body: bytes, kind: type[ProviderError], says: str):
+    """Named, and with a hint."""
+    with FakeDatadog() as server:
+        server.fault = lambda _: told(body)
+        error = failure(server)
+    assert type(error) is kind
+    assert says in str(error)
+    assert error.hint
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_keys_from_files_are_read_for_each_question(tmp_path: Path):
+    """And a missing one is told before anything is asked."""
+    token, app = tmp_path / "token", tmp_path / "app"
+    token.write_text("old\n")
+    app.write_text(APP_KEY + "\n")
+    settings = {"token": "", "app_key": "", "token_file": str(token), "app_key_file": str(app)}
+    with FakeDatadog() as server:
+        agent(server, "a")
+
+        async def renew(made: CloudProvider) -> None:
+            with pytest.raises(ProviderRefused) as caught:
+                await made.fetch(NOW - 60, NOW)
+            assert "timeseries_query" in caught.value.hint
+            token.write_text(API_KEY)
+            assert {"a"} == samples(await made.fetch(NOW - 60, NOW)).keys()
+
+        run(server, renew, **settings)
+        before = len(server.asked)
+        assert "no application key" in str(failure(server, app_key=""))
+        assert "no token" in str(failure(server, token=""))
+        assert before == len(server.asked)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 503])
+def test_no_key_is_in_an_error(status: int):
+    """Not even where the far side repeats what it was sent."""
+    with FakeDatadog() as server:
+        server.fault = lambda asked: refused(f"you sent {asked.headers}", status=status)
+        error = failure(server, headers={"X-Proxy": "a-secret-of-the-proxy"})
+    text = f"{error} {error.hint} {error.__cause__!r}"
+    assert not {API_KEY, APP_KEY, "a-secret-of-the-proxy"} & set(text.replace("'", " ").split())
+    assert "***" in text
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", ["Retry-After", "X-RateLimit-Reset"])
+def test_a_limit_is_waited_for_where_there_is_time(header: str):
+    """As long as the service says, not only our own pause."""
+    with FakeDatadog() as server:
+        agent(server, "a")
+        answers = iter([refused("Too many requests", status=429, headers={header: "0.3"})])
+        server.fault = lambda _: next(answers, None)
+        began = time.monotonic()
+        assert {"a"} == samples(fetch(server)).keys()
+        assert time.monotonic() - began >= 0.3
+    assert 2 == len(server.asked)
+
+
+def test_a_limit_that_is_longer_than_a_fetch_is_heeded_by_the_next():
+    """Which asks nothing, and says why."""
+    with FakeDatadog() as server:
+        server.fault = lambda _: refused("Too many requests", status=429, headers={"X-RateLimit-Reset": "600"})
+
+        async def twice(made: CloudProvider) -> list[ProviderError]:
+            errors: list[ProviderError] = []
+            for _ in range(2):
+                with pytest.raises(ProviderUnreachable) as caught:
+                    await made.fetch(NOW - 60, NOW)
+                errors.append(caught.value)
+            return errors
+
+        first, second = run(server, twice)
+    assert 1 == len(server.asked)
+    assert "asked too often (429): Too many requests" in str(first)
+    assert "wants no question for another" in str(second)
+    assert "refresh.interval" in first.hint == second.hint
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"Retry-After": "12"}, 12.0),
+        ({"X-RateLimit-Reset": "7"}, 7.0),
+        ({"Retry-After": "3", "X-RateLimit-Reset": "7"}, 3.0),
+        ({"Retry-After": "Tue, 14 Nov 2023 22:13:30 GMT", "Date": "Tue, 14 Nov 2023 22:13:20 GMT"}, 10.0),
+        ({"Retry-After": "Tue, 14 Nov 2023 22:13:30 GMT"}, None),
+        ({"Retry-After": "14 Nov 2023 22:13:30 -0000", "Date": "Tue, 14 Nov 2023 22:13:20 GMT"}, None),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "-5"}, 0.0),
+        ({"Retry-After": "1e9"}, 900.0),
+    ],
+)
+def test_how_long_a_service_wants_to_be_left_alone(headers: dict[str, str], seconds: float | None):
+    """What it says in any form, within bounds; what it does not say is not made up."""
+    assert seconds == wait_of(headers)
+
+
+# --- what cannot work ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"address": "api.datadoghq.com"}, "provider.address"),
+        ({"address": "https://k:k@api.datadoghq.com"}, "provider.token"),
+        ({"metrics": ("Cpu",)}, "provider.metrics"),
+        ({"queries": {"CPU": QueryConfig("x", "watts")}}, "provider.queries.CPU.unit"),
+        ({"queries": {"CPU": QueryConfig("x", "furlongs")}}, "provider.queries.CPU.unit"),
+    ],
+)
+def test_a_configuration_that_cannot_work_is_an_error(settings: dict[str, Any], says: str):
+    """With the name of the setting."""
+    with pytest.raises(ValueError, match=says):
+        provider(DatadogConfig(**{"address": "https://api.datadoghq.com", **settings}))

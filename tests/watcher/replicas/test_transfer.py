@@ -1,0 +1,187 @@
+"""What one replica hands to another: it comes back exactly, or not at all and with a reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.watcher.store.ticks import CPU, FIFTEEN, FIVE, MEMORY, NODES, ORIGIN, RESOLUTION, block
+from watcher.model import CARRIED, Provenance, Restored
+from watcher.replicas import transfer
+from watcher.replicas.transfer import Bounds, NotTaken, Origin, laid_over
+
+NOW = 1_700_000_010.0
+SLOT = int(NOW // RESOLUTION)
+HERE = Origin.of(instance="here", asked=["metrics-server", ""])
+THERE = Origin.of(instance="there", asked=["metrics-server", ""])
+BOUNDS = Bounds(now=NOW, windows=(FIVE, FIFTEEN), resolution=RESOLUTION, max_staleness=300.0, max_ahead=30.0)
+SAMPLES = Restored(
+    timestamp=NOW - 9.5,
+    end=NOW - 10.0,
+    source="KubernetesMetricsServer",
+    resolution=RESOLUTION,
+    windows=(FIVE, FIFTEEN),
+    provenance={CPU: ORIGIN, MEMORY: ORIGIN},
+    blocks=(block(12.5, slot=SLOT - 8), block(0.1, slot=SLOT - 4, metric=MEMORY, nodes=("ü", "node-b"))),
+    lost={"node-z": NOW - 100.0},
+)
+
+
+def handed_over(given: Restored = SAMPLES, *, bounds: Bounds = BOUNDS, origin: Origin = THERE) -> Restored:
+    """What arrives here of what was given there."""
+    return transfer.decode(transfer.encode(given, origin), ours=HERE, bounds=bounds)
+
+
+def refused(given: Restored = SAMPLES, **options: Any) -> str:
+    with pytest.raises(NotTaken) as caught:
+        handed_over(given, **options)
+    return str(caught.value)
+
+
+def cells(restored: Restored) -> list[Any]:
+    return [
+        (each.metric, each.first_slot, each.nodes, each.values.tolist(), each.offset_ms.tolist())
+        for each in restored.blocks
+    ]
+
+
+def test_samples_arrive_as_they_left() -> None:
+    """Bit for bit, with the windows that the receiver wants."""
+    got = handed_over(bounds=replace(BOUNDS, windows=(FIVE,)))
+    assert cells(SAMPLES) == cells(got)
+    assert (FIVE,) == got.windows
+    assert replace(SAMPLES, windows=(), blocks=()) == replace(got, windows=(), blocks=())
+
+
+def test_a_hole_and_a_carried_value_stay_what_they_are() -> None:
+    """Neither may come back as a sample."""
+    given = block(5.0, slot=SLOT - 8)
+    given.values[0, 0], given.offset_ms[1, 1] = np.nan, CARRIED
+    got = handed_over(replace(SAMPLES, blocks=(given,))).blocks[0]
+    assert np.isnan(got.values[0, 0])
+    assert got.offset_ms[1, 1] == CARRIED
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "reason"),
+    [
+        (SAMPLES, {"origin": Origin("here", THERE.fingerprint)}, "our own"),
+        (SAMPLES, {"origin": Origin.of(instance="there", asked=["metrics-server", "other"])}, "another source"),
+        (SAMPLES, {"bounds": replace(BOUNDS, resolution=30)}, "resolution is 15s, ours 30s"),
+        (SAMPLES, {"bounds": replace(BOUNDS, now=NOW + 291.0)}, "301 s old"),
+        (SAMPLES, {"bounds": replace(BOUNDS, now=NOW - 41.0)}, "-31 s old"),
+        (replace(SAMPLES, timestamp=NOW + 1e6), {}, "s old"),
+        (replace(SAMPLES, end=float("nan")), {}, "nan s old"),
+        (replace(SAMPLES, blocks=(block(np.inf, slot=SLOT - 8),)), {}, "no samples"),
+        (replace(SAMPLES, blocks=(block(1.0, slot=SLOT),)), {}, "samples of the future"),
+        (replace(SAMPLES, blocks=(block(np.nan, slot=SLOT + 4),)), {}, "a block is of the future"),
+        (SAMPLES, {"bounds": replace(BOUNDS, max_cells=19)}, "more than 19"),
+        (replace(SAMPLES, blocks=(block(1.0, slot=SLOT - 4, metric="a rule of a later version"),)), {}, "there is not"),
+    ],
+)
+def test_what_is_not_ours_to_take_is_refused(given: Restored, options: dict[str, Any], reason: str) -> None:
+    """Another source, another resolution, another time: what would not be a sample of our own is none."""
+    assert reason in refused(given, **options)
+
+
+def test_the_empty_end_of_the_newest_minute_may_lie_ahead() -> None:
+    """Blocks are whole minutes, also the one that has only begun."""
+    begun = block(1.0, slot=SLOT)
+    begun.values[1:] = np.nan
+    assert 1 == len(handed_over(replace(SAMPLES, blocks=(begun,))).blocks)
+
+
+def test_what_is_too_old_to_matter_is_left_out() -> None:
+    """A longer memory there is no reason to refuse what fits here."""
+    old = block(1.0, slot=SLOT - 4000)
+    assert cells(SAMPLES) == cells(handed_over(replace(SAMPLES, blocks=(old, *SAMPLES.blocks))))
+
+
+def test_another_form_is_refused_before_it_is_read() -> None:
+    """Versions may differ while a Deployment rolls."""
+    body = msgspec.msgpack.encode([transfer.FORMAT + 1, {"whatever": True}])
+    with pytest.raises(NotTaken, match=f"in form {transfer.FORMAT + 1}"):
+        transfer.decode(body, ours=HERE, bounds=BOUNDS)
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused(body: bytes) -> None:
+    """Any bytes whatever: refused, and nothing else is raised."""
+    with pytest.raises(NotTaken):
+        transfer.decode(body, ours=HERE, bounds=BOUNDS)
+
+
+@given(st.data())
+def test_damage_is_refused_or_harmless(data: st.DataObject) -> None:
+    """A byte changed, or the end cut off: a checksum notices, or what it changes is not in a sample."""
+    body = bytearray(transfer.encode(SAMPLES, THERE))
+    place = data.draw(st.integers(0, len(body) - 1))
+    if data.draw(st.booleans()):
+        del body[place:]
+    else:
+        body[place] ^= data.draw(st.integers(1, 255))
+    try:
+        got = transfer.decode(bytes(body), ours=HERE, bounds=BOUNDS)
+    except NotTaken:
+        return
+    assert {each.nodes for each in got.blocks} <= {each.nodes for each in SAMPLES.blocks}
+
+
+METRIC, FIRST, SLOTS, NODES_AT, PAYLOAD = range(5)  # of a block on the wire
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("blocks", 0, SLOTS), 1 << 62),
+        (("blocks", 0, SLOTS), 1_000_000),
+        (("blocks", 0, SLOTS), -4),
+        (("blocks", 0, FIRST), 1 << 62),
+        (("blocks", 0, NODES_AT), -1),
+        (("blocks", 0, NODES_AT), 7),
+        (("blocks", 0, PAYLOAD), b"\xc0"),
+        (("nodes", 0), b""),
+        (("provenance", CPU), ["a", "b"]),
+        (("blocks",), None),
+    ],
+    ids=str,
+)
+def test_numbers_that_memory_would_be_allocated_by_are_checked(place: tuple[Any, ...], value: object) -> None:
+    """Before anything is: this comes from the network."""
+    form, content = msgspec.msgpack.decode(transfer.encode(SAMPLES, THERE))
+    *way, last = place
+    inner = content
+    for step in way:
+        inner = inner[step]
+    inner[last] = value
+    with pytest.raises(NotTaken):
+        transfer.decode(msgspec.msgpack.encode([form, content]), ours=HERE, bounds=BOUNDS)
+
+
+def test_ours_stay_beneath_theirs_where_both_come_from_the_same() -> None:
+    """Theirs count where both have a sample, so they come last; ours fill what they lack."""
+    newer = replace(SAMPLES, blocks=(block(7.0, slot=SLOT - 4),), end=NOW)
+    both = laid_over(SAMPLES, newer)
+    assert [*cells(SAMPLES), *cells(newer)] == cells(both)
+    assert NOW == both.end
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        None,
+        replace(SAMPLES, source="Prometheus"),
+        replace(SAMPLES, resolution=30),
+        replace(SAMPLES, provenance={CPU: Provenance("KubernetesMetricsServer", "another", "percent", 0.0)}),
+    ],
+)
+def test_ours_go_where_they_come_from_elsewhere(older: Restored | None) -> None:
+    """They may not share a window with theirs."""
+    newer = replace(SAMPLES, blocks=(block(7.0, slot=SLOT - 4, nodes=NODES),), end=NOW)
+    assert cells(newer) == cells(laid_over(older, newer))

@@ -1,0 +1,553 @@
+"""The store where things go wrong: killed, disk full, and files that are damaged, newer, or somebody else's."""
+
+import asyncio
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import enlarge
+from tests.waiting import eventually
+from tests.watcher.store.store_writer import NODES, number_of, numbered
+from tests.watcher.store.ticks import (
+    FIFTEEN,
+    RESOLUTION,
+    START,
+    block,
+    count,
+    is_stored,
+    minute,
+    opened,
+    query,
+    restored_at,
+    save,
+    store_at,
+    tick,
+    url_of,
+)
+from watcher.model import FindingKind, Remedy, Restored, TickRecord
+from watcher.store import sqlite
+from watcher.store.commands import current, database_at, upgrade
+from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
+from watcher.store.store import Store
+
+pytestmark = pytest.mark.slow
+
+# --- kill -9 ---------------------------------------------------------------------------------------------------------
+
+
+class Writer:
+    """The process of store_writer.py; `round` lets a child of it write for a while and kills it."""
+
+    def __init__(self, place: str) -> None:
+        command = [sys.executable, "-m", "tests.watcher.store.store_writer", place]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def round(self, *, seconds: float) -> list[int]:
+        """The ticks that were acknowledged before the kill, at least one. The pause chooses the moment of the kill."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        child = int(self._line().removeprefix("pid "))
+        stored = [int(self._line())]
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+        while (line := self._line()) != "ended":
+            stored.append(int(line))
+        return stored
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the writer ended by itself"
+        return line.strip()
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+
+def assert_one_whole_tick(found: Restored | None) -> int:
+    """All of the newest tick is there, and nothing of a later one; its number."""
+    assert found is not None
+    number = number_of(found.end)
+    expected = {(one.metric, one.first_slot): one for one in numbered(number).blocks}
+    for one in found.blocks:
+        if one.first_slot * RESOLUTION > found.end - 300:
+            wanted = expected.pop((one.metric, one.first_slot))
+            assert one.values.tobytes() == wanted.values.tobytes()
+            assert one.nodes == NODES
+    assert not expected
+    return number
+
+
+async def check_after_kill(place: str, acknowledged: int) -> None:
+    """The database is whole, the lock free, nothing that was acknowledged lost, in the samples or in the history."""
+    store = store_at(place)
+    number = assert_one_whole_tick(await store.open())
+    assert number >= acknowledged
+    times = [START + 420 * k for k in range(number + 1) if 420 * k >= 420 * number - 86400]
+    for window in ("5m", "15m"):
+        found = await store.history(host="node-0123", window=window, start=times[0], end=times[-1])
+        assert times == found[0].time.tolist()
+        expected = [(when - START) // 420 + 0.0625 * 123 for when in times]
+        np.testing.assert_allclose(found[0].value, expected, rtol=1e-6)
+    await store.close()
+    if place.startswith("sqlite"):
+        assert [("ok",)] == query(place, "PRAGMA integrity_check")
+
+
+def test_kill_nine_at_many_random_moments_loses_no_stored_tick(place: str) -> None:
+    """While ticks are written and hours rewritten: what was stored is there, whole, and the next start goes on."""
+    moments = random.Random(20260101)
+    least, longest = (50, 0.06) if place.startswith("sqlite") else (10, 0.15)
+    done = 0
+    with Writer(place) as writer:
+        # On a machine that is so slow that no hour was rewritten yet, longer and longer, until one was.
+        while done < least or not count(place, "window_hour"):
+            stored = writer.round(seconds=moments.uniform(0, longest * (1 + done // least)))
+            asyncio.run(check_after_kill(place, stored[-1]))
+            done += 1
+
+
+# --- a disk that is full ---------------------------------------------------------------------------------------------
+
+
+MANY = tuple(f"node-{i}" for i in range(2000))
+
+
+def large(number: int) -> TickRecord:
+    when = START + 60 * number
+    values = np.random.default_rng(number).random((4, len(MANY)))
+    one = replace(block(0.0, slot=when // RESOLUTION - 3, nodes=MANY), values=values)
+    return tick(when, blocks=[one], records=[minute(number, when=when, nodes=MANY)])
+
+
+async def save_until_full(store: Store) -> int:
+    """How many ticks were saved, the one that did not fit included."""
+    for number in range(60):
+        one = large(number)
+        store.save(one)
+
+        def settled(one: TickRecord = one) -> bool:
+            return is_stored(store, one) or not store.status.ok
+
+        await eventually(settled, what="a tick")
+        if not store.status.ok:
+            return number + 1
+    pytest.fail("the disk was never full")
+
+
+@pytest.mark.real
+def test_a_full_disk_is_reported_once_and_nothing_is_lost_when_there_is_room_again(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Saving goes on returning at once; status says what is wrong and since when; with more room everything that
+    waited is stored, the whole gap included."""
+    caplog.set_level(logging.INFO)
+    path = small_disk / "a.db"
+
+    async def run() -> None:
+        async with opened(path) as store:
+            number = await save_until_full(store)
+            assert "full" in store.status.error
+            assert store.status.since is not None
+            for more in range(number, number + 5):
+                store.save(large(more))
+            await eventually(lambda: store.status.queued == 6, what="the ticks to wait")
+            await asyncio.to_thread(enlarge, small_disk)
+            await save(store, large(number + 5))
+            status = store.status
+            assert (True, "", None, 0, 0) == (status.ok, status.error, status.since, status.queued, status.dropped)
+            found = await store.history(host="node-7", window="15m", start=START, end=2**40)
+            assert [START + 60 * k for k in range(number + 6)] == found[0].time.tolist()
+
+    asyncio.run(run())
+    told = [record.message for record in caplog.records if "saving to the database" in record.message]
+    assert 2 == len(told), told
+    assert "saving to the database fails: database or disk is full" == told[0]
+    restored = asyncio.run(restored_at(path))
+    assert restored is not None
+    assert 15 <= len(restored.blocks)
+
+
+@pytest.mark.real
+def test_closing_tries_once_more_and_says_what_it_could_not_store(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The failure is still told once, although it was tried twice; with room, the tick that waited is stored."""
+    path = small_disk / "a.db"
+
+    async def run(*, room: bool) -> int:
+        async with opened(path) as store:
+            number = await save_until_full(store)
+            if room:
+                await asyncio.to_thread(enlarge, small_disk)
+        return number
+
+    number = asyncio.run(run(room=False))
+    assert ["saving to the database fails: database or disk is full", "1 ticks were not stored"] == [
+        message.partition(":")[0] if "not stored" in message else message for message in caplog.messages
+    ]
+    restored = asyncio.run(restored_at(path))
+    assert restored is not None
+    assert START + 60 * (number - 2) + 0.25 == restored.end
+    number = asyncio.run(run(room=True))
+    restored = asyncio.run(restored_at(path))
+    assert restored is not None
+    assert START + 60 * (number - 1) + 0.25 == restored.end
+
+
+@pytest.mark.real
+def test_a_disk_that_is_full_at_the_start_is_no_reason_to_set_a_database_aside(small_disk: Path) -> None:
+    """The start says what is wrong and what helps; with room it opens the same file."""
+    path = small_disk / "a.db"
+
+    async def run() -> None:
+        async with opened(path) as store:
+            await save(store, tick(START))
+
+    asyncio.run(run())
+    before = path.read_bytes()
+    (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free))
+    with pytest.raises(StoreError, match=f"{path} cannot be opened") as refused:
+        asyncio.run(store_at(path, on_unusable="set-aside").open())
+    assert not isinstance(refused.value, StoreUnusable)
+    assert "room" in refused.value.hint
+    assert before == path.read_bytes()
+    (small_disk / "filler").unlink()
+    restored = asyncio.run(restored_at(path))
+    assert restored is not None
+    assert START + 0.25 == restored.end
+
+
+# --- files that cannot be used ---------------------------------------------------------------------------------------
+
+
+def filled(path: Path) -> None:
+    """A database with an hour and a half of ticks, closed."""
+
+    async def run() -> None:
+        async with opened(path) as store:
+            for number in range(13):
+                store.save(numbered(number))
+            await save(store, numbered(13))
+            await eventually(lambda: count(path, "window_hour") >= 2, what="an hour to be rewritten")
+
+    asyncio.run(run())
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("healthy") / "a.db"
+    filled(path)
+    return path
+
+
+def truncated(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def overwritten(path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 4)
+        file.write(random.Random(7).randbytes(size // 2))
+
+
+def not_a_database(path: Path) -> None:
+    path.write_text("[server]\nport = 2020\n" * 400)
+
+
+def of_another_program(path: Path) -> None:
+    path.unlink()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE dashboard (title TEXT)")
+        connection.commit()
+
+
+def of_another_program_with_alembic(path: Path) -> None:
+    of_another_program(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        connection.execute("INSERT INTO alembic_version VALUES ('0001')")
+        connection.commit()
+
+
+def newer(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.commit()
+
+
+def newer_and_killed(path: Path) -> None:
+    """The newer version stands in the log alone, as a newer service killed right after its upgrade leaves it."""
+    code = (
+        "import os, sqlite3, sys; c = sqlite3.connect(sys.argv[1]);"
+        "c.execute(\"UPDATE alembic_version SET version_num = '9999'\"); c.commit(); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    assert path.with_name("a.db-wal").stat().st_size
+
+
+UNUSABLE = [
+    (truncated, "is damaged"),
+    (overwritten, "is damaged"),
+    (not_a_database, "is not an SQLite database"),
+    (of_another_program, "is the database of another program .tables dashboard"),
+    (of_another_program_with_alembic, "is the database of another program .tables alembic_version, dashboard"),
+    (newer, "newer version of load-watcher: its schema is 9999, this version knows 0004"),
+    (newer_and_killed, "newer version of load-watcher"),
+]
+
+
+@pytest.fixture
+def spoilt(tmp_path: Path, healthy: Path, request: pytest.FixtureRequest) -> Path:
+    path = tmp_path / "a.db"
+    shutil.copy(healthy, path)
+    request.param(path)
+    return path
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    """Every file but the lock, and the index of the log, which holds nothing that is not in the log."""
+    return {one.name: one.read_bytes() for one in folder.iterdir() if one.suffix != ".lock" and "-shm" not in one.name}
+
+
+@pytest.mark.parametrize(("spoilt", "message"), UNUSABLE, indirect=["spoilt"], ids=[s.__name__ for s, _ in UNUSABLE])
+def test_an_unusable_file_is_refused_with_a_way_out_and_not_touched(spoilt: Path, message: str) -> None:
+    """The message says which it is; no byte changes, and the lock is free again."""
+    before = bytes_of(spoilt.parent)
+    for _ in range(2):
+        with pytest.raises(StoreUnusable, match=message) as refused:
+            asyncio.run(restored_at(spoilt))
+        assert str(spoilt) in str(refused.value)
+        assert refused.value.hint
+    assert before == bytes_of(spoilt.parent)
+
+
+@pytest.mark.parametrize(("spoilt", "message"), UNUSABLE, indirect=["spoilt"], ids=[s.__name__ for s, _ in UNUSABLE])
+def test_an_unusable_file_is_set_aside_whole_where_that_is_wanted(spoilt: Path, message: str) -> None:
+    """It is renamed with all that belongs to it, a finding says so, and a new database takes ticks."""
+    before = bytes_of(spoilt.parent)
+
+    async def run() -> Store:
+        async with opened(spoilt, on_unusable="set-aside") as store:
+            await save(store, tick(START))
+            return store
+
+    store = asyncio.run(run())
+    (finding,) = store.findings
+    assert (FindingKind.STORE, Remedy.SET_ASIDE) == (finding.kind, finding.remedy)
+    aside = {
+        name.replace(prefix, "a.db"): content
+        for name, content in bytes_of(spoilt.parent).items()
+        if ".unusable-" in name
+        for prefix in [name.removesuffix("-wal")]
+    }
+    assert before == aside
+    assert asyncio.run(restored_at(spoilt)) is not None
+
+
+def test_two_files_set_aside_in_one_second_do_not_meet(tmp_path: Path) -> None:
+    """Nothing is ever renamed over another file."""
+    targets = []
+    for content in ("first", "second", "third"):
+        path = tmp_path / "a.db"
+        path.write_text(content)
+        targets.append(sqlite.set_aside(path, now=START))
+    assert ["first", "second", "third"] == [target.read_text() for target in targets]
+    assert "a.db.unusable-20231114T220000Z" == targets[0].name
+
+
+def test_damage_that_shows_while_running_is_a_status_and_not_the_end(tmp_path: Path, healthy: Path) -> None:
+    """Pages overwritten under a running service: the status says that the file is damaged, and so does the history; the
+    process goes on, and the next start looks at every page."""
+    path = tmp_path / "a.db"
+    shutil.copy(healthy, path)
+    with closing(sqlite3.connect(path)) as connection:  # far out of retention, and larger than any cache
+        connection.execute("INSERT INTO window_hour VALUES ('', '5m', 0, x'', zeroblob(8388608))")
+        connection.commit()
+
+    async def run() -> str:
+        async with opened(path) as store:
+            with path.open("r+b") as file:
+                file.seek(4096)
+                file.write(b"\xa5" * (path.stat().st_size - 4096))
+            store.save(numbered(14))
+            await eventually(lambda: not store.status.ok, what="the damage to be met")
+            with pytest.raises(StoreUnusable, match="is damaged"):
+                await store.history(host=NODES[0], window="5m", start=START, end=START + 86400)
+            return store.status.error
+
+    assert "is damaged" in asyncio.run(run())
+    assert json.loads(path.with_name("a.db.lock").read_text())["damaged"]
+    with pytest.raises(StoreUnusable, match="is damaged"):
+        asyncio.run(restored_at(path))
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_moved_away_under_a_running_service_is_noticed(tmp_path: Path, replaced: bool) -> None:
+    """Or replaced by another: SQLite itself would go on writing into what nobody will ever open."""
+    path = tmp_path / "a.db"
+
+    async def run() -> str:
+        async with opened(path) as store:
+            await save(store, tick(START))
+            path.rename(tmp_path / "elsewhere.db")
+            if replaced:
+                path.touch()
+            store.save(tick(START + 60))
+            await eventually(lambda: not store.status.ok, what="the move to be noticed")
+            return store.status.error
+
+    assert f"{path} was moved away or replaced while it was open; restart the service" == asyncio.run(run())
+
+
+def test_a_large_file_is_checked_whole_after_damage_was_seen(tmp_path: Path, healthy: Path) -> None:
+    """Damage in the history of a file too large to be read at every start is found once a run has met it."""
+    path = tmp_path / "a.db"
+    shutil.copy(healthy, path)
+    with closing(sqlite3.connect(path)) as connection:
+        for hour in range(9):
+            connection.execute("INSERT INTO window_hour VALUES ('', '15m', ?, x'', zeroblob(8388608))", (hour,))
+        connection.commit()
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size - 2**20)
+        file.write(b"\xa5" * 2**19)
+    assert asyncio.run(restored_at(path)) is not None
+    path.with_name("a.db.lock").write_text('{"pid": 1, "owner": "the run before", "damaged": true}')
+    with pytest.raises(StoreUnusable, match="is damaged"):
+        asyncio.run(restored_at(path))
+
+
+def test_a_lost_chunk_does_not_keep_an_hour_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A minute whose bytes are not what was written is left out with a warning when its hour is rewritten."""
+    path = tmp_path / "a.db"
+
+    async def run() -> None:
+        async with opened(path) as store:
+            await save(store, tick(START), tick(START + 60))
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("UPDATE window_minute SET payload = x'00' WHERE time = ?", (START,))
+            connection.commit()
+        async with opened(path) as store:
+            with pytest.raises(StoreError, match="is damaged"):
+                await store.history(host="node-a", window=FIFTEEN.label, start=START, end=START + 86400)
+            await save(store, tick(START + 7200))
+            await eventually(lambda: count(path, "window_minute") == 2, what="the hour to be rewritten")
+            found = await store.history(host="node-a", window=FIFTEEN.label, start=START, end=START + 86400)
+            assert [START + 60, START + 7200] == found[0].time[~np.isnan(found[0].value)].tolist()
+
+    asyncio.run(run())
+    assert [r for r in caplog.records if r.levelname == "WARNING" and "is lost" in r.message]
+
+
+# --- places that do not fit ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("sqlite:///:memory:", "names no file"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///file:a.db?mode=memory&uri=true", "names no file"),
+        ("sqlite://host/a.db", "names no file"),
+        ("mysql://watcher:secret@db/watcher", "kind mysql are not supported"),
+        ("postgresql+asyncpg://watcher:secret@db/watcher", "is no way to PostgreSQL"),
+        ("load-watcher.db", "cannot be read"),
+        ("nonsense://x:secret@y", "kind nonsense are not supported"),
+        ("postgresql://x:secret@y:port/z", "cannot be read"),
+    ],
+)
+def test_a_url_without_a_file_is_refused_without_showing_a_password(url: str, message: str) -> None:
+    """At once, before anything is opened."""
+    with pytest.raises(StoreError, match=message) as refused:
+        Store(url=url, retention=1, max_size=1, on_unusable="fail", upgrade=True)
+    assert refused.value.hint
+    assert "secret" not in str(refused.value) + refused.value.hint
+
+
+def test_a_relative_url_is_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three slashes for a relative path, four for an absolute one."""
+    monkeypatch.chdir(tmp_path)
+    assert f"{tmp_path}/a.db was made" in upgrade(database_at("sqlite:///a.db"))
+    assert f"{tmp_path}/a.db has schema" in current(database_at(f"sqlite:///{tmp_path}/a.db"))
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    """And how to make it."""
+    with pytest.raises(StoreError, match=f"the directory {tmp_path}/no/such of the database does not exist") as refused:
+        asyncio.run(restored_at(tmp_path / "no/such/a.db"))
+    assert f"mkdir -p {tmp_path}/no/such" == refused.value.hint
+
+
+def test_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
+    """Also where set-aside is wanted: a directory is nothing that we renamed."""
+    with pytest.raises(StoreError, match="is a directory"):
+        asyncio.run(store_at(tmp_path, on_unusable="set-aside").open())
+    assert tmp_path.is_dir()
+
+
+def test_a_directory_that_may_not_be_written_is_named() -> None:
+    """As an unprivileged user meets it; run as one, because root may write anywhere."""
+    code = (
+        "import os, sys\n"
+        "from watcher.store.commands import upgrade, database_at; from watcher.store.errors import StoreError\n"
+        "os.geteuid() or os.setuid(65534)\n"
+        "try: upgrade(database_at(sys.argv[1]))\n"
+        "except StoreError as error: print(error)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o555)
+        command = [sys.executable, "-c", code, url_of(Path(folder) / "a.db")]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert answer.stdout.startswith(f"{folder} is not writable for user")
+
+
+def test_two_names_of_one_file_meet_at_one_lock(tmp_path: Path) -> None:
+    """A symbolic link is no way around it."""
+    (tmp_path / "link.db").symlink_to(tmp_path / "a.db")
+
+    async def run() -> None:
+        async with opened(tmp_path / "a.db"):
+            with pytest.raises(StoreInUse):
+                await store_at(tmp_path / "link.db").open()
+
+    asyncio.run(run())
+
+
+def test_a_lock_left_by_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
+    """Whatever stands in it."""
+    path = tmp_path / "a.db"
+    for left in ('{"pid": 1, "owner": "killed"}', "garbage", ""):
+        path.with_name("a.db.lock").write_text(left)
+        asyncio.run(restored_at(path))
+
+
+def test_a_lock_held_by_a_process_that_wrote_nothing_into_it_still_refuses(tmp_path: Path) -> None:
+    """A holder on a full disk cannot say who it is."""
+    path = tmp_path / "a.db"
+
+    async def run() -> None:
+        async with opened(path):
+            path.with_name("a.db.lock").write_text("")
+            with pytest.raises(StoreInUse, match="is in use by another process"):
+                await store_at(path).open()
+
+    asyncio.run(run())

@@ -1,0 +1,177 @@
+"""The schema: what migrations make is what the store expects, all of it or nothing."""
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from tests.watcher.store.ticks import CPU, FIFTEEN, START, cells_of, opened, query, restored_at, save, store_at, tick
+from watcher.model import Operator
+from watcher.store import database, sqlite
+from watcher.store.commands import current, database_at, upgrade, vacuum
+from watcher.store.errors import StoreError, StoreUnusable
+from watcher.store.tables import REVISIONS, metadata
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+
+
+@pytest.fixture
+def engine(place: str) -> Iterator[sa.Engine]:
+    if place.startswith("sqlite"):
+        engine = sqlite.open_engine(Path(place.removeprefix("sqlite:///")))
+    else:
+        engine = sa.create_engine(place)
+    yield engine
+    engine.dispose()
+
+
+def migrate(engine: sa.Engine, **options: Path) -> None:
+    with engine.begin() as connection:
+        database.migrate(connection, **options)
+
+
+def tables_of(engine: sa.Engine) -> set[str]:
+    with engine.connect() as connection:
+        return set(sa.inspect(connection).get_table_names())
+
+
+def test_the_revisions_that_the_store_knows_are_those_of_the_migrations() -> None:
+    """One line of descent, oldest first."""
+    scripts = ScriptDirectory(str(database.migrations_folder()))
+    assert list(REVISIONS) == [script.revision for script in scripts.walk_revisions()][::-1]
+
+
+def test_migrations_make_the_tables_that_the_store_expects(engine: sa.Engine) -> None:
+    """Alembic finds no difference."""
+    migrate(engine)
+    with engine.connect() as connection:
+        assert [] == compare_metadata(MigrationContext.configure(connection), metadata)
+
+
+def test_a_failing_migration_leaves_nothing_behind(engine: sa.Engine, place: str, tmp_path: Path) -> None:
+    """Neither its first statements nor those of the migrations before it in the same run; without the BEGIN of our
+    own, SQLite's driver would have committed each DDL statement by itself."""
+    migrate(engine)
+    before = tables_of(engine)
+    folder = tmp_path / "migrations"
+    shutil.copytree(database.migrations_folder(), folder)
+    newest = int(REVISIONS[-1])
+    good, bad = f"{newest + 1:04}", f"{newest + 2:04}"
+    for number, last in ((good, "op.execute('INSERT INTO good VALUES (1)')"), (bad, "op.execute('no SQL')")):
+        previous = f"{int(number) - 1:04}"
+        (folder / "versions" / f"{number}.py").write_text(
+            f"import sqlalchemy as sa\nfrom alembic import op\nrevision, down_revision = '{number}', '{previous}'\n"
+            f"def upgrade():\n"
+            f"    op.create_table('{'good' if number == good else 'bad'}', sa.Column('a', sa.Integer))\n"
+            f"    op.execute(\"UPDATE tick SET source = 'touched'\")\n    {last}\n"
+        )
+    with pytest.raises(sa.exc.DBAPIError):
+        migrate(engine, folder=folder)
+    assert before == tables_of(engine)
+    assert f"schema {REVISIONS[-1]}, the newest" in current(database_at(place))
+
+
+def test_a_file_of_the_first_schema_is_upgraded_in_place_without_loss(tmp_path: Path) -> None:
+    """The file that an earlier version wrote: its samples, its open hour and its closed one are there afterwards, for
+    the same watcher, and it goes on."""
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript((VECTORS / "store_0001.sql").read_text())
+    assert "has schema 0001; load-watcher db upgrade brings it to" in current(database_at(f"sqlite:///{path}"))
+    minutes = (0, 1, 2, 60, 61, 62)
+
+    async def run() -> None:
+        store = store_at(path)
+        restored = await store.open()
+        assert restored is not None
+        assert (START + 62 * 60 + 0.5, "Prometheus") == (restored.timestamp, restored.source)
+        kept = [one for k in (60, 61, 62) for one in tick(START + 60 * k).blocks]
+        assert cells_of(kept) == cells_of(restored.blocks)
+        await save(store, tick(START + 63 * 60))
+        found = await store.history(host="node-b", window=FIFTEEN.label, start=START, end=START + 86400)
+        assert [(CPU, Operator.AVG), (CPU, Operator.STD)] == [(series.metric, series.operator) for series in found]
+        assert [START + 60 * k for k in (*minutes, 63)] == found[0].time.tolist()
+        expected = [(START + 60 * k) % 8192 + 0.0625 for k in (*minutes, 63)]
+        assert expected == pytest.approx(found[0].value, rel=1e-6)
+        await store.close()
+
+    asyncio.run(run())
+    assert f"schema {REVISIONS[-1]}, the newest" in current(database_at(f"sqlite:///{path}"))
+    assert [("",)] == query(path, "SELECT DISTINCT watcher FROM window_hour")
+    assert [("ok",)] == query(path, "PRAGMA integrity_check")
+
+
+def test_migrations_go_down_and_up_again(engine: sa.Engine) -> None:
+    """Every one undoes what it did."""
+    config = Config()
+    config.set_main_option("script_location", str(database.migrations_folder()))
+    migrate(engine)
+    before = tables_of(engine)
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+    assert {"alembic_version"} == tables_of(engine)
+    migrate(engine)
+    assert before == tables_of(engine)
+
+
+def test_upgrade_makes_a_database_and_then_changes_nothing(place: str) -> None:
+    """`load-watcher db upgrade` twice, and `db current` before and after."""
+    one = database_at(place)
+    assert "does not exist yet" in current(one)
+    assert "does not exist yet" in vacuum(one)
+    assert f"{one.name} was made, with schema {REVISIONS[-1]}" == upgrade(one)
+    assert f"{one.name} is up to date (schema {REVISIONS[-1]})" == upgrade(one)
+    assert f"{one.name} has schema {REVISIONS[-1]}, the newest this version knows" == current(one)
+
+
+def test_asking_for_the_version_of_a_file_changes_none(tmp_path: Path) -> None:
+    """Neither where there is none, nor where it is up to date."""
+    path = tmp_path / "a.db"
+    one = database_at(f"sqlite:///{path}")
+    current(one)
+    vacuum(one)
+    assert ["a.db.lock"] == [left.name for left in tmp_path.iterdir()]
+    upgrade(one)
+    before = path.read_bytes()
+    upgrade(one)
+    current(one)
+    assert before == path.read_bytes()
+
+
+def test_an_older_schema_is_refused_where_upgrades_are_not_wanted(place: str) -> None:
+    """With the command that does it; where they are wanted, and for a new database, it is not."""
+    one = database_at(place)
+    with pytest.raises(StoreError, match=f"has schema 0001, and {REVISIONS[-1]} is needed") as refused:
+        one.check_age("0001", upgrade=False)
+    assert not isinstance(refused.value, StoreUnusable)
+    assert "run load-watcher db upgrade" == refused.value.hint
+    one.check_age("0001", upgrade=True)
+    one.check_age(None, upgrade=False)
+    one.check_age(REVISIONS[-1], upgrade=False)
+
+
+def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
+    """As `touch` leaves it, or SQLite itself when nothing was ever written."""
+    path = tmp_path / "a.db"
+
+    async def run() -> None:
+        async with opened(path, upgrade=False) as store:
+            await save(store, tick(START))
+
+    path.touch()
+    asyncio.run(run())
+    assert asyncio.run(restored_at(path)) is not None
+    with closing(sqlite3.connect(path)) as connection:
+        assert ("wal",) == connection.execute("PRAGMA journal_mode").fetchone()
+        assert (2,) == connection.execute("PRAGMA auto_vacuum").fetchone()

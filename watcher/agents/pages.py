@@ -1,0 +1,156 @@
+"""Asking agents and QoS Resource Managers of nodes for their pages: those that the settings name, and no others.
+
+A name may stand for many of them, and so does a label. So what may be asked is what names and selected pods have for
+addresses at this moment (`agent_places`); who asks us names one of these, and one of a few pages, and decides neither
+host nor path. Nothing is followed to elsewhere, and the token goes nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import aiohttp
+import msgspec
+from aiohttp import hdrs, web
+from yarl import URL
+
+from watcher import __version__
+from watcher.agents.discovery import AgentPlaces, Found, Place, places_of
+from watcher.platform.net.dns import get_from
+from watcher.platform.net.http_body import read_at_most
+from watcher.providers.base import ProviderRefused
+from watcher.providers.http_client import bearer
+
+if TYPE_CHECKING:
+    from watcher.platform.settings.tables import Settings
+
+TIMEOUT_S = 5.0
+MOST_BODY = 16 << 20
+
+
+class Kind(StrEnum):
+    """What answers at an address."""
+
+    AGENT = "agent"
+    QRM = "qrm"
+
+
+PAGES: Mapping[Kind, Mapping[str, str]] = {
+    Kind.AGENT: {"plan": "/explain", "audit": "/audit?limit=100"},
+    Kind.QRM: {"state": "/qrm", "decisions": "/qrm/explain"},
+}
+"""By kind and name, the path that is asked for."""
+
+
+class AgentError(Exception):
+    """A page cannot be had; `code` is for programs, `hint` says what to do."""
+
+    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+
+
+class AgentPages:
+    """Those at `places`, by kind. The token of the file is sent with every question. Used within `life`."""
+
+    def __init__(self, places: Mapping[Kind, AgentPlaces], *, token_file: str, tls: ssl.SSLContext) -> None:
+        self._places = dict(sorted(places.items()))
+        self._token_file = token_file
+        self._tls = tls
+        self._session: aiohttp.ClientSession | None = None
+
+    @asynccontextmanager
+    async def life(self, _app: web.Application) -> AsyncIterator[None]:
+        """From the start of the service to its end."""
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._tls),
+            headers={hdrs.USER_AGENT: f"load-watcher/{__version__}"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+        ) as self._session:
+            try:
+                yield
+            finally:
+                for places in self._places.values():
+                    await places.close()
+
+    async def known(self) -> Mapping[Kind, Found]:
+        """All that may be asked now, by kind, and why others may not."""
+        found = await asyncio.gather(*(places.find() for places in self._places.values()))
+        return dict(zip(self._places, found, strict=True))
+
+    async def page(self, name: str, page: str) -> bytes:
+        """A page as JSON. KeyError where there is nobody of that name, or no such page; AgentError where it cannot be
+        had."""
+        known = await self.known()
+        paths = {
+            place.name: (place, PAGES[kind][page])
+            for kind, found in known.items()
+            if page in PAGES[kind]
+            for place in found.places
+        }
+        place, path = paths[name]
+        body, status = await self._ask(place, path)
+        if status in (401, 403):
+            hint = "dashboard.token_file must hold the token that it was given (agent.token_file, qrm.token_file)"
+            raise AgentError("agent_refused", f"{name} refuses us ({status})", hint=hint)
+        if status != 200 or body is None:
+            what = f"more than {MOST_BODY >> 20} MiB" if body is None else f"status {status}"
+            raise AgentError("agent_failed", f"{name} answered with {what}", hint="its log may say why")
+        return await asyncio.to_thread(_checked, body, name)
+
+    async def _ask(self, place: Place, path: str) -> tuple[bytes | None, int]:
+        """Body (None if it is too large) and status. Raises AgentError."""
+        assert self._session is not None
+        try:
+            headers = bearer("dashboard.token_file", self._token_file)
+        except ProviderRefused as error:
+            raise AgentError("agent_refused", str(error), hint="a line with the token belongs into it") from error
+        try:
+            target = URL(f"{str(place.url).rstrip('/')}{path}")
+            async with get_from(self._session, target, of=place.of, headers=headers) as response:
+                return await read_at_most(response.content, MOST_BODY), response.status
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            why = str(error) or type(error).__name__
+            hint = "is it running, and does it listen there? In a pod it listens to itself alone unless it is told to"
+            raise AgentError("agent_unreachable", f"no answer from {place.name}: {why}", hint=hint) from error
+
+
+def _checked(body: bytes, name: str) -> bytes:
+    """As it is, if it is JSON: what we serve always is."""
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        hint = "is this the address of a load-watcher agent?"
+        raise AgentError("agent_failed", f"{name} answered with no JSON", hint=hint) from None
+    return body
+
+
+# --- from the settings -----------------------------------------------------------------------------------------------
+
+
+def named_places(settings: Settings) -> Mapping[Kind, AgentPlaces]:
+    """Where those are that [dashboard] names, by kind; kinds of which it names none are left out."""
+    named = settings.dashboard
+    each = {
+        Kind.AGENT: places_of(
+            settings, urls={"dashboard.agents": named.agents}, pods={"dashboard.agent_pods": named.agent_pods}
+        ),
+        Kind.QRM: places_of(settings, urls={"dashboard.qrm": named.qrm}, pods={"dashboard.qrm_pods": named.qrm_pods}),
+    }
+    return {kind: places for kind, places in each.items() if places is not None}
+
+
+def from_settings(settings: Settings) -> AgentPages | None:
+    """Whose pages the dashboard shows, None if nobody's."""
+    places, named = named_places(settings), settings.dashboard
+    if not places:
+        return None
+    tls = ssl.create_default_context(cafile=None if named.ca_file is None else str(named.ca_file))
+    return AgentPages(places, token_file=str(named.token_file or ""), tls=tls)

@@ -1,0 +1,76 @@
+"""Bodies that are made when they are asked for: in threads, and once however many ask at that moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from aiohttp import hdrs, web
+
+from watcher.core.publishing.compression import Encoding, compressed
+from watcher.platform.http.responses import SMALL_BODY, Kept, coded, encoding_for, plain_encoding_for, sent
+from watcher.platform.http.routing import JSON
+
+WORKERS = 2  # threads that encode what is not ready; the tick and the provider have their own
+Made = TypeVar("Made")
+
+
+class Making:
+    """Makes bodies off the event loop."""
+
+    def __init__(self) -> None:
+        self._workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="api")
+        self._running: dict[object, asyncio.Task[Any]] = {}
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    async def in_thread(self, make: Callable[[], Made]) -> Made:
+        """What `make` returns, called in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, make)
+
+    async def once(self, key: object, make: Callable[[], Made]) -> Made:
+        """What `make` returns, called in a thread; who asks for the same key meanwhile gets the same."""
+        return await self.shared(key, partial(self.in_thread, make))
+
+    async def shared(self, key: object, make: Callable[[], Coroutine[Any, Any, Made]]) -> Made:
+        """The same for a coroutine function. A client that goes away does not take the work from the others."""
+        task = self._running.get(key)
+        if task is None:
+            task = asyncio.create_task(make(), name="api: make a body")
+            self._running[key] = task
+            task.add_done_callback(lambda done: self._forget(key, done))
+        return cast(Made, await asyncio.shield(task))
+
+    def _forget(self, key: object, done: asyncio.Task[Any]) -> None:
+        del self._running[key]
+        if not done.cancelled():
+            done.exception()  # looked at here, because everyone who waited for it may be gone
+
+    async def coded(
+        self, encoding: Encoding, make: Callable[[], bytes], *, kept: Kept, etag: Callable[[Encoding], str]
+    ) -> bytes:
+        """What `make` returns, in a content coding, out of what is `kept` by `etag`; the plain body is kept too."""
+        key = etag(encoding)
+        body = kept.get(key)
+        if body is None:
+            if encoding is Encoding.IDENTITY:
+                body = await self.once(key, make)
+            else:
+                plain = await self.coded(Encoding.IDENTITY, make, kept=kept, etag=etag)
+                body = await self.once(key, partial(compressed, plain, encoding))
+            kept.put(key, body)
+        return body
+
+    async def encoded(self, request: web.Request, write: Callable[[], bytes]) -> web.Response:
+        """A body that is made for this request alone."""
+        body = await self.in_thread(write)
+        encoding = plain_encoding_for(request) if len(body) <= SMALL_BODY else encoding_for(request)
+        if encoding is not Encoding.IDENTITY:
+            body = await self.in_thread(partial(compressed, body, encoding))
+        headers = {hdrs.CONTENT_TYPE: JSON, hdrs.VARY: hdrs.ACCEPT_ENCODING, hdrs.CACHE_CONTROL: "no-cache"}
+        return sent(body, coded(headers, encoding))

@@ -1,0 +1,17 @@
+"""Types of NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+# In quotes: the agent's processes have no arrays, and NumPy would be a quarter of their memory.
+F64: TypeAlias = "NDArray[np.float64]"
+F32: TypeAlias = "NDArray[np.float32]"
+I64: TypeAlias = "NDArray[np.int64]"
+U16: TypeAlias = "NDArray[np.uint16]"
+Bool: TypeAlias = "NDArray[np.bool_]"

@@ -1,0 +1,448 @@
+"""The windows as Koordinator's NodeMetric objects (slo.koordinator.sh/v1alpha1), as koordlet would report them.
+
+koordlet reports amounts: millicores and bytes, the mean over an aggregation period, and for each of some durations the
+mean and four percentiles (reference/koordinator.md, 2.1 and 2.2). `measure` has these of all nodes at once, in percent
+of a node's capacity: that is what LoadAwareScheduling takes from our windows. `make_report` makes objects of them, so
+only for nodes whose capacity is known; of the others there is a reason. A node needs both CPU and memory, since a
+reader of a NodeMetric takes what is left out for zero.
+
+What the watcher does not know is left out: NUMA, what is reclaimable, and without pods what the system uses.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from watcher.arrays import F64, I64, Bool
+from watcher.core.koordinator.collect_policy import CollectPolicy
+from watcher.core.pods.table import SLOT_S, Pod, PublishedPods, by_node
+from watcher.model import METRIC_BY_KEY, Snapshot
+
+API_VERSION: Literal["slo.koordinator.sh/v1alpha1"] = "slo.koordinator.sh/v1alpha1"
+PERCENTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+METRIC_KEYS = ("CPU", "Memory")
+WARM = 0.5
+"""Of a duration: an entry whose samples span less has no resources."""
+
+
+class Capacity(NamedTuple):
+    """What a node has in all: thousandths of a core, and bytes."""
+
+    milli_cores: int
+    memory: int
+
+
+# --- shapes on the wire ----------------------------------------------------------------------------------------------
+
+
+class ResourceMap(msgspec.Struct, omit_defaults=True):
+    """Kubernetes quantities by resource: cpu in millicores ("250m"), memory in bytes. Empty where it is not known."""
+
+    resources: dict[str, str] = {}
+
+
+class NodeAggregatePolicy(msgspec.Struct):
+    """The durations of the aggregated usages, as Go writes them ("5m0s")."""
+
+    durations: list[str]
+
+
+class NodeMetricCollectPolicy(msgspec.Struct, rename="camel"):
+    """How the node is measured."""
+
+    aggregate_duration_seconds: int
+    report_interval_seconds: int
+    node_aggregate_policy: NodeAggregatePolicy
+
+
+class KoordinatorSpec(msgspec.Struct, rename="camel"):
+    """The policy that the status follows."""
+
+    metric_collect_policy: NodeMetricCollectPolicy
+
+
+class AggregatedUsage(msgspec.Struct):
+    """Usage over one duration by avg, p50, p90, p95 and p99; each is empty while the samples span less than half."""
+
+    duration: str
+    usage: dict[str, ResourceMap]
+
+
+class KoordinatorNodeUsage(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Mean over the aggregation period, and the aggregated usages. `systemUsage` is what of the mean is no pod's; it is
+    known where pods are."""
+
+    node_usage: ResourceMap
+    aggregated_node_usages: list[AggregatedUsage]
+    system_usage: ResourceMap | msgspec.UnsetType = msgspec.UNSET
+
+
+class PodClass(NamedTuple):
+    """What Koordinator calls a pod's priority ("koord-prod") and its QoS ("LS")."""
+
+    priority: str
+    qos: str
+
+
+UNTOLD = PodClass("", "")
+
+
+class KoordinatorPodUsage(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Mean of a pod over the aggregation period. `priority` and `qos` are Koordinator's classes, left out where nobody
+    told them."""
+
+    namespace: str
+    name: str
+    pod_usage: ResourceMap
+    priority: str = ""
+    qos: str = ""
+
+
+class KoordinatorStatus(msgspec.Struct, rename="camel", omit_defaults=True):
+    """What was measured; `updateTime` is the time of the node's newest sample. Without `podsMetric` nothing is known of
+    pods."""
+
+    update_time: str
+    node_metric: KoordinatorNodeUsage
+    pods_metric: list[KoordinatorPodUsage] | msgspec.UnsetType = msgspec.UNSET
+
+
+class KoordinatorMetadata(msgspec.Struct):
+    """The name of the node."""
+
+    name: str
+
+
+class KoordinatorNodeMetric(msgspec.Struct, rename="camel"):
+    """Body of GET /api/v1/nodemetrics/{host}: one NodeMetric."""
+
+    api_version: Literal["slo.koordinator.sh/v1alpha1"]
+    kind: Literal["NodeMetric"]
+    metadata: KoordinatorMetadata
+    spec: KoordinatorSpec
+    status: KoordinatorStatus
+
+
+class KoordinatorNodeMetricList(msgspec.Struct, rename="camel"):
+    """Body of GET /api/v1/nodemetrics, in the order of the nodes' names."""
+
+    api_version: Literal["slo.koordinator.sh/v1alpha1"]
+    kind: Literal["NodeMetricList"]
+    metadata: dict[str, str]
+    items: list[KoordinatorNodeMetric]
+
+
+# --- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+def percentile(values: F64, p: float) -> F64:
+    """koordlet's percentile of each column of `values` [rows, n], NaN where empty: of the samples in ascending order
+    that with index int(count * p) - 1, at least 0. Never interpolated. Raises ValueError without rows."""
+    return percentiles(values, (p,))[0]
+
+
+def percentiles(values: F64, shares: Iterable[float]) -> list[F64]:
+    """Several of them, of values that are sorted once."""
+    if not len(values):
+        raise ValueError("there is no percentile of no samples")
+    ordered = np.sort(values, axis=0)  # NaN comes last
+    count = np.count_nonzero(~np.isnan(ordered), axis=0)
+
+    def at(p: float) -> F64:
+        index = np.maximum((count * p).astype(np.int64) - 1, 0)
+        return np.asarray(np.take_along_axis(ordered, index[None, :], axis=0)[0], dtype=np.float64)
+
+    return [at(p) for p in shares]
+
+
+def mean(values: F64) -> F64:
+    """Of what is there in each column of `values` [rows, n]; NaN for an empty one."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    found: F64 = np.divide(total, count, out=np.full(values.shape[1], np.nan), where=count > 0)
+    return found
+
+
+def warm(time: F64, seconds: int) -> Bool:
+    """Whether the samples of each column span at least half of so many seconds; `time` [rows, n], NaN for none."""
+    span = np.fmax.reduce(time, axis=0) - np.fmin.reduce(time, axis=0)
+    return np.asarray(span >= WARM * seconds, dtype=np.bool_)
+
+
+def go_duration(seconds: int) -> str:
+    """As Go writes a duration: 300 is "5m0s"."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+def whole(amounts: F64) -> I64:
+    """Millicores or bytes cut to whole ones as koordlet does, 0 for NaN. Below a thousandth is noise of the
+    percents."""
+    return np.trunc(np.round(np.nan_to_num(amounts, nan=0.0), 3)).astype(np.int64)
+
+
+def _resources(cpu: float, memory: float) -> ResourceMap:
+    """Of millicores and bytes, NaN for none."""
+    found = {}
+    if cpu == cpu:
+        found["cpu"] = f"{int(round(cpu, 3))}m"
+    if memory == memory:
+        found["memory"] = str(int(round(memory, 3)))
+    return ResourceMap(found)
+
+
+# --- all nodes at once -----------------------------------------------------------------------------------------------
+
+TYPES = ("avg", *PERCENTILES)
+"""What an aggregated usage has."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUsages:
+    """What n nodes use by koordlet's rules, in percent of what they have, NaN where it is not known. By key of a metric
+    ("CPU", "Memory"): `usage` [n] is the mean over each node's aggregation period; `aggregated[key, type, seconds]` [n]
+    that type over so many seconds, not known while the samples span less than half of them. `interval` and `period`
+    [n] are each node's report interval and aggregation period in seconds."""
+
+    usage: Mapping[str, F64]
+    aggregated: Mapping[tuple[str, str, int], F64]
+    interval: F64
+    period: I64
+
+    @property
+    def durations(self) -> tuple[int, ...]:
+        """Those of the aggregated usages, ascending."""
+        return tuple(sorted({seconds for _, _, seconds in self.aggregated}))
+
+
+def measure(
+    snapshot: Snapshot, *, policies: Sequence[CollectPolicy], durations: Iterable[int] | None = None
+) -> NodeUsages:
+    """The usages of a snapshot's nodes, `policies` in their order. Of the aggregated ones all windows, or `durations`
+    (seconds, at most the longest window). Takes tens of milliseconds for thousands of nodes: call it in a thread."""
+    wanted = sorted({window.seconds for window in snapshot.windows} if durations is None else set(durations))
+    periods = np.array([each.aggregate_duration_s for each in policies], dtype=np.int64)
+    usage: dict[str, F64] = {}
+    aggregated: dict[tuple[str, str, int], F64] = {}
+    for key in METRIC_KEYS:
+        values, time = _samples(snapshot, key)
+        usage[key] = np.full(len(snapshot.nodes), np.nan)
+        for seconds in np.unique(periods).tolist():
+            mine = np.flatnonzero(periods == seconds)
+            usage[key][mine] = mean(values[: seconds // snapshot.resolution, mine])
+        for seconds in wanted:
+            rows = seconds // snapshot.resolution
+            enough = warm(time[:rows], seconds)
+            each = (mean(values[:rows]), *percentiles(values[:rows], PERCENTILES.values()))
+            for name, found in zip(TYPES, each, strict=True):
+                aggregated[key, name, seconds] = np.where(enough, found, np.nan)
+    intervals = np.array([each.report_interval_s for each in policies], dtype=np.float64)
+    return NodeUsages(usage, aggregated, intervals, periods)
+
+
+def _samples(snapshot: Snapshot, key: str) -> tuple[F64, F64]:
+    """Percents and times [slots, n] of a metric over the longest window; nothing of a node that does not have it
+    now."""
+    name = METRIC_BY_KEY[key].name
+    served = [windows for windows in snapshot.metrics if windows.metric.name == name]
+    if not served or snapshot.samples is None:
+        nothing = np.full((snapshot.windows[-1].seconds // snapshot.resolution, len(snapshot.nodes)), np.nan)
+        return nothing, nothing
+    values, time = snapshot.samples(name)
+    gone = np.isnan(served[0].latest)
+    return np.where(gone, np.nan, values), np.where(gone, np.nan, time)
+
+
+# --- one report ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMetricReport:
+    """What is reported of all nodes: the JSON of each NodeMetric by the node's name, in the order of names, and why the
+    others have none. `periods` says in which interval of its policy each was made, `made` when (unix seconds);
+    `policies` are all that were followed."""
+
+    objects: Mapping[str, bytes]
+    missing: Mapping[str, str]
+    periods: Mapping[str, tuple[CollectPolicy, int]] = field(default_factory=dict)
+    made: Mapping[str, float] = field(default_factory=dict)
+    policies: frozenset[CollectPolicy] = frozenset()
+
+    def body(self) -> bytes:
+        """The NodeMetricList."""
+        head = f'{{"apiVersion":"{API_VERSION}","kind":"NodeMetricList","metadata":{{}},"items":['.encode()
+        return head + b",".join(self.objects.values()) + b"]}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatuses:
+    """The statuses of a snapshot's nodes, made one by one; `missing` says why the others have none."""
+
+    snapshot: Snapshot
+    policies: Sequence[CollectPolicy]
+    missing: Mapping[str, str]
+    _amounts: Sequence[_Amounts]
+    _pods: _PodAmounts | None
+
+    def status(self, row: int) -> KoordinatorStatus:
+        """Of the node in this row, which has one."""
+        pods = None if self._pods is None else self._pods.on(self.snapshot.nodes[row], self.policies[row])
+        usage = _usage(self._amounts, row, self.policies[row].durations_s or self._windows)
+        if pods is not None:
+            usage.system_usage = _resources(*(max(0.0, float(each)) for each in self._used(row) - pods.total))
+        return KoordinatorStatus(
+            datetime.fromtimestamp(int(self.snapshot.sampled[row]), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            usage,
+            msgspec.UNSET if pods is None else pods.usages,
+        )
+
+    def spec(self, row: int) -> KoordinatorSpec:
+        """The policy that it follows."""
+        policy = self.policies[row]
+        durations = [go_duration(seconds) for seconds in policy.durations_s or self._windows]
+        aggregate = NodeAggregatePolicy(durations)
+        return KoordinatorSpec(
+            NodeMetricCollectPolicy(policy.aggregate_duration_s, policy.report_interval_s, aggregate)
+        )
+
+    def object(self, row: int) -> KoordinatorNodeMetric:
+        """All of it."""
+        metadata = KoordinatorMetadata(self.snapshot.nodes[row])
+        return KoordinatorNodeMetric(API_VERSION, "NodeMetric", metadata, self.spec(row), self.status(row))
+
+    @property
+    def _windows(self) -> tuple[int, ...]:
+        return tuple(window.seconds for window in self.snapshot.windows)
+
+    def _used(self, row: int) -> F64:
+        return np.array([each.usage[row] for each in self._amounts])
+
+
+def node_statuses(
+    snapshot: Snapshot,
+    *,
+    capacities: Mapping[str, Capacity],
+    pods: PublishedPods | None,
+    policies: Sequence[CollectPolicy],
+    classes: Mapping[Pod, PodClass] = {},
+) -> NodeStatuses:
+    """What can be reported of a snapshot's nodes, `policies` in their order; `pods` None means that nothing is known of
+    them, `classes` are theirs by namespace and name, as far as they were told. Takes tens of milliseconds: call it in a
+    thread."""
+    durations = {seconds for policy in set(policies) for seconds in policy.durations_s or ()}
+    windows = {window.seconds for window in snapshot.windows}
+    usages = measure(snapshot, policies=policies, durations=windows | durations)
+    sizes = np.array([capacities.get(node, (np.nan, np.nan)) for node in snapshot.nodes], dtype=np.float64)
+    amounts = [
+        _Amounts.of(usages, key, sizes.reshape(-1, len(METRIC_KEYS))[:, column])
+        for column, key in enumerate(METRIC_KEYS)
+    ]
+    missing: dict[str, str] = {}
+    for row, node in enumerate(snapshot.nodes):
+        without = [key for key in METRIC_KEYS if np.isnan(usages.usage[key][row])]
+        if node not in capacities:
+            missing[node] = "its capacity is not known"
+        elif without:
+            period = policies[row].aggregate_duration_s
+            missing[node] = f"of {' and '.join(without)} nothing is known in the last {period} s"
+    return NodeStatuses(snapshot, policies, missing, amounts, None if pods is None else _PodAmounts(pods, classes))
+
+
+def make_report(
+    statuses: NodeStatuses, *, before: NodeMetricReport | None = None, max_age: float = math.inf
+) -> NodeMetricReport:
+    """All of them as JSON. A node's NodeMetric of `before` stands as long as its report interval does, and no longer
+    than `max_age` seconds."""
+    snapshot = statuses.snapshot
+    objects: dict[str, bytes] = {}
+    periods: dict[str, tuple[CollectPolicy, int]] = {}
+    made: dict[str, float] = {}
+    for row, node in enumerate(snapshot.nodes):
+        if node in statuses.missing:
+            continue
+        periods[node] = period = period_of(statuses.policies[row], snapshot.timestamp)
+        if before and before.periods.get(node) == period and snapshot.timestamp - before.made[node] <= max_age:
+            objects[node], made[node] = before.objects[node], before.made[node]
+        else:
+            objects[node], made[node] = msgspec.json.encode(statuses.object(row)), snapshot.timestamp
+    return NodeMetricReport(objects, statuses.missing, periods, made, frozenset(each for each, _ in periods.values()))
+
+
+def period_of(policy: CollectPolicy, timestamp: float) -> tuple[CollectPolicy, int]:
+    """In which interval of its policy something is reported at that time (unix seconds)."""
+    return policy, int(timestamp // policy.report_interval_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Amounts:
+    """One resource of n nodes: `usage` [n] over the aggregation period, `aggregated[seconds]` [types, n]; NaN: not
+    known."""
+
+    usage: F64
+    aggregated: Mapping[int, F64]
+
+    @classmethod
+    def of(cls, usages: NodeUsages, key: str, sizes: F64) -> _Amounts:
+        aggregated = {
+            seconds: np.array([usages.aggregated[key, name, seconds] for name in TYPES]) * sizes / 100.0
+            for seconds in usages.durations
+        }
+        return cls(usages.usage[key] * sizes / 100.0, aggregated)
+
+
+def _usage(amounts: Sequence[_Amounts], row: int, durations: Iterable[int]) -> KoordinatorNodeUsage:
+    cpu, memory = amounts
+    entries = []
+    for seconds in durations:
+        # both or none: a reader takes what is left out for zero
+        pairs = np.stack([cpu.aggregated[seconds][:, row], memory.aggregated[seconds][:, row]], axis=1)
+        pairs[np.isnan(pairs).any(axis=1)] = np.nan
+        usage = {kind: _resources(*pair) for kind, pair in zip(TYPES, pairs.tolist(), strict=True)}
+        entries.append(AggregatedUsage(go_duration(seconds), usage))
+    return KoordinatorNodeUsage(_resources(float(cpu.usage[row]), float(memory.usage[row])), entries)
+
+
+class _PodsOfNode(NamedTuple):
+    """By namespace and name, and what they use together: millicores and bytes."""
+
+    usages: list[KoordinatorPodUsage]
+    total: F64
+
+
+class _PodAmounts:
+    """What pods use over any period; pods whose cpu or memory is not known in it are left out, as koordlet does."""
+
+    def __init__(self, pods: PublishedPods, classes: Mapping[Pod, PodClass]) -> None:
+        self._table = pods.table
+        self._classes = classes
+        self._rows = by_node(pods.table.nodes)
+        self._means: dict[int, F64] = {}
+
+    def on(self, node: str, policy: CollectPolicy) -> _PodsOfNode:
+        """Those of a node, over its aggregation period."""
+        amounts = self._amounts(max(1, policy.aggregate_duration_s // SLOT_S))
+        rows = self._rows.get(node, np.empty(0, dtype=np.int64))
+        rows = rows[~np.isnan(amounts[:, rows]).any(axis=0)]
+        return _PodsOfNode([self._usage(row, amounts) for row in rows.tolist()], amounts[:, rows].sum(axis=1))
+
+    def _amounts(self, minutes: int) -> F64:
+        if minutes not in self._means:
+            cores, memory = mean(self._table.recent_cores[-minutes:]), mean(self._table.recent_memory[-minutes:])
+            self._means[minutes] = np.array([cores * 1000.0, memory])
+        return self._means[minutes]
+
+    def _usage(self, row: int, amounts: F64) -> KoordinatorPodUsage:
+        pod = self._table.pods[row]
+        (namespace, name), (priority, qos) = pod, self._classes.get(pod, UNTOLD)
+        return KoordinatorPodUsage(namespace, name, _resources(*amounts[:, row].tolist()), priority, qos)

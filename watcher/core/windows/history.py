@@ -1,0 +1,490 @@
+"""The last minutes of samples, and the windows over them.
+
+Schedulers want the mean and the deviation of the last 5, 10 and 15 minutes, and sources give anything from "now" to raw
+series. So the samples themselves are kept, one ring per metric, and every window is computed from them at every tick.
+That makes all sources alike, lets one tick ask a source for the last minute only, and gives percentiles and coverage
+for nothing.
+
+A ring holds one value a slot and node, slot-major: row (slot mod rows), so that sums over time run along contiguous
+memory and a new slot is one row. Beside the value stands the true time, as milliseconds after the slot's start.
+
+Pure: no I/O and no clock. Not thread-safe but for `statistic` and `samples`, which may be called from another
+thread while the owner appends: all of them hold the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watcher.arrays import F64, I64, U16, Bool
+from watcher.core.windows.statistics import cadences, covers, quantile, window_statistics
+from watcher.model import (
+    CARRIED,
+    METRIC_BY_NAME,
+    METRIC_ORDER,
+    QUANTILE,
+    Cells,
+    Metric,
+    MetricWindows,
+    Operator,
+    Provenance,
+    SampleBlock,
+    Window,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """One metric's ring, unrolled: `values` and `time` [rows, n], row 0 the slot of `end`, older rows after it; NaN
+    where there is no sample. `sampled` marks true samples (a carried value is no sample)."""
+
+    values: F64
+    time: F64
+    sampled: Bool
+
+
+class History:
+    """Samples of all nodes and metrics over the longest window, plus some slack for late ones.
+
+    `resolution` in whole seconds; `windows` ascending; `slack_s` is how much older than the longest window a sample
+    may be and still find its slot (what happens between two ticks must not push out what the last snapshot covers).
+    """
+
+    def __init__(self, *, resolution: int, windows: Sequence[Window], slack_s: float = 180.0) -> None:
+        self.resolution = resolution
+        self.windows = tuple(windows)
+        self._lengths = tuple(window.seconds // resolution for window in windows)
+        self._rows = self._lengths[-1] + int(np.ceil(slack_s / resolution)) + 1
+        self._rings: dict[str, _Ring] = {}
+        self._names: list[str] = []
+        self._index: dict[str, int] = {}
+        self._names_tuple: tuple[str, ...] | None = ()
+        self._head: int | None = None  # newest slot that has a row
+        self._dirty: dict[str, set[int]] = {}
+        self._end = -np.inf
+        self._lock = threading.Lock()
+
+    # --- nodes and extent --------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes, in the order of the arrays' columns."""
+        if self._names_tuple is None:
+            self._names_tuple = tuple(self._names)
+        return self._names_tuple
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics that have a ring, in the order they stand on the wire."""
+        return tuple(METRIC_BY_NAME[name] for name in sorted(self._rings, key=METRIC_ORDER.__getitem__))
+
+    @property
+    def end(self) -> float:
+        """Unix seconds of the newest sample, -inf before the first."""
+        return self._end
+
+    def clear(self) -> None:
+        """Forget everything: samples, nodes, extent."""
+        with self._lock:
+            self._rings.clear()
+            self._names.clear()
+            self._index.clear()
+            self._names_tuple = ()
+            self._dirty.clear()
+            self._head = None
+            self._end = -np.inf
+
+    def drop(self, metric: str) -> None:
+        """Forget one metric (its source changed, old and new samples must not share a window)."""
+        with self._lock:
+            self._rings.pop(metric, None)
+            self._dirty.pop(metric, None)
+
+    def forget_silent(self) -> tuple[str, ...]:
+        """Let go of the nodes that have no cell left in any ring; returns their names, sorted."""
+        if not self._names:
+            return ()
+        alive = np.zeros(len(self._names), dtype=bool)
+        for ring in self._rings.values():
+            alive |= ring.any_cell(len(self._names))
+        if alive.all():
+            return ()
+        gone = tuple(sorted(name for name, keep in zip(self._names, alive, strict=True) if not keep))
+        with self._lock:
+            for ring in self._rings.values():
+                ring.keep(alive)
+            self._names = [name for name, keep in zip(self._names, alive, strict=True) if keep]
+            self._index = {name: column for column, name in enumerate(self._names)}
+            self._names_tuple = None
+        return gone
+
+    def rename(self, metric: str, names: Mapping[str, str | None]) -> tuple[str, ...]:
+        """Put one metric's cells of nodes under other names, all at once (two may change places); None forgets them.
+        Returns which of the names had any, sorted.
+
+        Where the new name has cells already, the newer of two samples counts, and any sample more than a carried value.
+        """
+        ring = self._rings.get(metric)
+        if ring is None or self._head is None:
+            return ()
+        known = sorted(name for name in names if name in self._index)
+        columns = np.array([self._index[name] for name in known], dtype=np.int64)
+        filled = ~np.isnan(ring.values[:, columns])
+        if not filled.any():
+            return ()
+        done = tuple(known[place] for place in np.flatnonzero(filled.any(axis=0)).tolist())
+        row, moving = np.nonzero(filled)
+        with self._lock:
+            value, offset_ms = ring.values[row, columns[moving]], ring.offset_ms[row, columns[moving]]
+            ring.values[row, columns[moving]] = np.nan
+            self._touch(metric, self._head - (self._head - row) % self._rows)
+            new = self._columns([names[name] or name for name in known])
+            kept = np.array([names[name] is not None for name in known])[moving]
+            true = kept & (offset_ms != CARRIED)
+            ring.write(row[true], new[moving[true]], value[true], offset_ms[true])
+            free = kept & ~true & np.isnan(ring.values[row, new[moving]])
+            ring.values[row[free], new[moving[free]]] = value[free]
+            ring.offset_ms[row[free], new[moving[free]]] = CARRIED
+        return done
+
+    # --- samples in --------------------------------------------------------------------------------------------------
+
+    def append(self, metric: Metric, cells: Cells) -> int:
+        """Write reviewed samples into their slots; returns how many came too late to find one.
+
+        Idempotent: the same samples again change nothing. In a slot that already has a sample the newer true time
+        wins, so a repeated answer cannot undo a later one.
+        """
+        if not len(cells.slot):
+            return 0
+        with self._lock:
+            columns = self._columns(cells.names)
+            self._advance(int(cells.slot.max()))
+            assert self._head is not None
+            fits = (cells.slot > self._head - self._rows) & np.isfinite(cells.value)
+            column, slot, value = columns[cells.node[fits]], cells.slot[fits], cells.value[fits]
+            offset = np.round((cells.time[fits] - slot * self.resolution) * 1000.0)
+            offset_ms = np.clip(offset, 0, self.resolution * 1000 - 1).astype(np.uint16)
+            changed = self._ring(metric.name).write(slot % self._rows, column, value, offset_ms)
+            self._touch(metric.name, slot[changed])
+            if len(slot):
+                # the time as kept, so that a restart continues with exactly the same end
+                kept = slot * self.resolution + offset_ms / 1000.0
+                self._end = max(self._end, float(kept.max()))
+            return int(np.count_nonzero(cells.slot <= self._head - self._rows))
+
+    def carry(self, metric: Metric, bad: Cells, *, slots: int) -> Cells:
+        """Fill the slots of dropped samples with the sample before, at most `slots` slots old; returns what was filled.
+
+        A carried value is marked: it enters averages but never counts as coverage, and a true sample replaces it.
+        """
+        ring = self._rings.get(metric.name)
+        known = np.array([name in self._index for name in bad.names], dtype=bool)
+        if ring is None or self._head is None or not len(bad.slot) or not known.any():
+            return bad.where(np.zeros(len(bad.slot), dtype=bool))
+        with self._lock:
+            oldest = self._head - self._rows
+            inside = known[bad.node] & (bad.slot > oldest) & (bad.slot <= self._head)
+            of_name = np.array([self._index.get(name, 0) for name in bad.names], dtype=np.int64)
+            column = of_name[bad.node]
+            empty = inside & np.isnan(ring.values[bad.slot % self._rows, column])
+            value = np.full(len(bad.slot), np.nan)
+            for back in range(1, slots + 1):
+                row = (bad.slot - back) % self._rows
+                usable = empty & np.isnan(value) & (bad.slot - back > oldest)
+                usable &= ring.offset_ms[row, column] != CARRIED
+                value[usable] = ring.values[row[usable], column[usable]]
+            filled = empty & ~np.isnan(value)
+            row, column = bad.slot[filled] % self._rows, column[filled]
+            ring.values[row, column] = value[filled]
+            ring.offset_ms[row, column] = CARRIED
+            ring.carries = ring.carries or bool(filled.any())
+            self._touch(metric.name, bad.slot[filled])
+        kept = bad.where(filled)
+        return Cells(kept.names, kept.node, kept.slot, kept.time, value[filled])
+
+    def newest(self, metric: Metric, names: Sequence[str]) -> tuple[F64, F64]:
+        """Time (unix seconds) and value of each named node's newest sample, NaN where there is none; [len(names)]."""
+        time, value = np.full(len(names), np.nan), np.full(len(names), np.nan)
+        ring = self._rings.get(metric.name)
+        if ring is None or self._head is None:
+            return time, value
+        column = np.fromiter(map(self._index.get, names, repeat(-1)), dtype=np.int64, count=len(names))
+        waiting = np.flatnonzero(column >= 0)
+        for slot in range(self._head, self._head - self._rows, -1):  # most are found in the first few rows
+            found = ring.sampled(slot % self._rows, column[waiting])
+            here = waiting[found]
+            value[here] = ring.values[slot % self._rows, column[here]]
+            time[here] = slot * self.resolution + ring.offset_ms[slot % self._rows, column[here]] / 1000.0
+            waiting = waiting[~found]
+            if not len(waiting):
+                break
+        return time, value
+
+    def spread(self, metric: Metric, names: Sequence[str]) -> tuple[F64, F64, I64]:
+        """Median, median absolute deviation and number of the samples of each named node; arrays [len(names)]."""
+        count = np.zeros(len(names), dtype=np.int64)
+        median, mad = np.full(len(names), np.nan), np.full(len(names), np.nan)
+        ring = self._rings.get(metric.name)
+        for position, name in enumerate(names):
+            column = self._index.get(name)
+            if ring is None or column is None:
+                continue
+            values = ring.values[:, column]
+            values = values[~np.isnan(values)]
+            count[position] = len(values)
+            if len(values):
+                median[position] = np.median(values)
+                mad[position] = np.median(np.abs(values - median[position]))
+        return median, mad, count
+
+    # --- windows out -------------------------------------------------------------------------------------------------
+
+    def recent(self, metric: Metric) -> Recent:
+        """The ring of a metric over the longest window, newest slot first; copies, safe to change."""
+        return self._unroll(metric.name, end_slot=self._end_slot(), rows=self._lengths[-1], columns=len(self._names))
+
+    def windows_of(self, metric: Metric, *, recent: Recent, provenance: Provenance, order: I64) -> MetricWindows:
+        """All windows of a metric, nodes taken in `order` (columns of this history)."""
+        statistics = window_statistics(recent.values, recent.sampled, lengths=self._lengths)
+        cadence = cadences(recent.time, resolution=self.resolution)
+        seconds = np.array([window.seconds for window in self.windows], dtype=np.float64)[:, None]
+        covered = covers(statistics.count, cadence=cadence, seconds=seconds)
+        newest = _first_row(recent.time, recent.sampled)
+        return MetricWindows(
+            metric=metric,
+            provenance=provenance,
+            latest=_first_row(recent.values, recent.sampled)[order],
+            sampled=newest[order],
+            cadence=cadence[order],
+            count=statistics.count[:, order],
+            coverage=np.minimum(1.0, statistics.count * cadence / seconds)[:, order],
+            average=np.where(covered, statistics.mean, np.nan)[:, order],
+            deviation=np.where(covered, statistics.deviation, np.nan)[:, order],
+        )
+
+    def statistic(self, name: str, operator: Operator, *, end: float, nodes: Sequence[str]) -> F64:
+        """Maximum or percentile (linear interpolation, as NumPy and PromQL do) of each window that ends at `end`, for
+        `nodes`; [W, len(nodes)], NaN where there is no sample. May be called from any thread."""
+        values, _ = self.samples(name, end=end, nodes=nodes)
+        return np.array([quantile(values[:length], QUANTILE[operator]) for length in self._lengths])
+
+    def samples(self, name: str, *, end: float, nodes: Sequence[str]) -> tuple[F64, F64]:
+        """Values and times of a metric over the longest window that ends at `end`, for `nodes`; each [slots,
+        len(nodes)], newest slot first, NaN where there is none. A carried value has no time. May be called from any
+        thread."""
+        values = np.full((self._lengths[-1], len(nodes)), np.nan)
+        time = values.copy()
+        with self._lock:
+            if name not in self._rings or self._head is None or not np.isfinite(end):
+                return values, time
+            columns = np.array([self._index.get(node, -1) for node in nodes], dtype=np.int64)
+            end_slot = int(end // self.resolution)
+            recent = self._unroll(name, end_slot=end_slot, rows=self._lengths[-1], columns=len(self._names))
+        known = columns >= 0
+        values[:, known], time[:, known] = recent.values[:, columns[known]], recent.time[:, columns[known]]
+        return values, time
+
+    # --- what the store keeps ----------------------------------------------------------------------------------------
+
+    @property
+    def block_slots(self) -> int:
+        """How many slots one stored block holds: about a minute."""
+        return max(1, 60 // self.resolution)
+
+    def take_changed(self) -> tuple[SampleBlock, ...]:
+        """The blocks that changed since this was last asked, whole, copies."""
+        with self._lock:
+            blocks = [
+                self._block(metric, block)
+                for metric in sorted(self._dirty)
+                for block in sorted(self._dirty[metric])
+                if self._head is not None and block + self.block_slots > self._head - self._rows
+            ]
+            self._dirty.clear()
+        return tuple(blocks)
+
+    def blocks(self) -> tuple[SampleBlock, ...]:
+        """All blocks, copies."""
+        with self._lock:
+            if self._head is None:
+                return ()
+            oldest = (self._head - self._rows + 1) // self.block_slots
+            firsts = [block * self.block_slots for block in range(oldest, self._head // self.block_slots + 1)]
+            return tuple(self._block(metric, first) for metric in sorted(self._rings) for first in firsts)
+
+    def load(self, blocks: Sequence[SampleBlock]) -> None:
+        """Take stored blocks back in; what does not fit any more is left out. Loaded cells do not count as changed."""
+        columns: dict[tuple[str, ...], I64] = {}  # blocks of one fleet share their names, and looking them up is slow
+        with self._lock:
+            for block in sorted(blocks, key=lambda block: block.first_slot):
+                if block.metric not in METRIC_BY_NAME or not block.values.size:
+                    continue
+                if block.nodes not in columns:
+                    columns[block.nodes] = self._columns(block.nodes)
+                for row, values in enumerate(block.values):
+                    slot = block.first_slot + row
+                    self._load_row(block.metric, slot, columns[block.nodes], values, block.offset_ms[row])
+            self._dirty.clear()
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _load_row(self, metric: str, slot: int, columns: I64, values: F64, offset_ms: U16) -> None:
+        """The cells of one slot, true samples and carried values, as they were stored."""
+        there = ~np.isnan(values)
+        if not there.any():
+            return
+        self._advance(slot)
+        assert self._head is not None
+        if slot <= self._head - self._rows:
+            return
+        ring, row = self._ring(metric), slot % self._rows
+        carried = there & np.equal(offset_ms, CARRIED)
+        true = there & ~carried
+        if true.any():
+            ring.write(np.int64(row), columns[true], values[true], offset_ms[true])
+            self._end = max(self._end, slot * self.resolution + float(offset_ms[true].max()) / 1000.0)
+        if carried.any():
+            ring.values[row, columns[carried]] = values[carried]
+            ring.offset_ms[row, columns[carried]] = CARRIED
+            ring.carries = True
+
+    def _columns(self, names: Sequence[str]) -> I64:
+        new = [name for name in names if name not in self._index]
+        if new:
+            for name in dict.fromkeys(new):
+                self._index[name] = len(self._names)
+                self._names.append(name)
+            self._names_tuple = None
+            for ring in self._rings.values():
+                ring.reserve(len(self._names))
+        return np.fromiter((self._index[name] for name in names), dtype=np.int64, count=len(names))
+
+    def _ring(self, name: str) -> _Ring:
+        if name not in self._rings:
+            self._rings[name] = _Ring(self._rows, len(self._names))
+        return self._rings[name]
+
+    def _advance(self, slot: int) -> None:
+        """Make `slot` have a row; the rows it and those between take over are emptied."""
+        if self._head is None:
+            self._head = slot
+            return
+        steps = min(slot - self._head, self._rows)
+        if steps <= 0:
+            return
+        rows = np.arange(slot - steps + 1, slot + 1) % self._rows
+        for ring in self._rings.values():
+            ring.empty(rows)
+        self._head = slot
+
+    def _touch(self, metric: str, slots: I64) -> None:
+        if len(slots):
+            blocks = np.unique(slots // self.block_slots) * self.block_slots
+            self._dirty.setdefault(metric, set()).update(blocks.tolist())
+
+    def _end_slot(self) -> int:
+        return int(self._end // self.resolution) if np.isfinite(self._end) else 0
+
+    def _order(self, first: int, rows: int) -> I64:
+        """Row numbers of `rows` slots, newest (`first`) first."""
+        return (first - np.arange(rows, dtype=np.int64)) % self._rows
+
+    def _unroll(self, name: str, *, end_slot: int, rows: int, columns: int) -> Recent:
+        ring = self._rings[name]
+        assert self._head is not None
+        order = self._order(end_slot, rows)
+        slots = end_slot - np.arange(rows, dtype=np.int64)
+        values = ring.values[order, :columns]
+        values[(slots > self._head) | (slots <= self._head - self._rows)] = np.nan
+        offset = ring.offset_ms[order, :columns]
+        present = ~np.isnan(values)
+        sampled = present & (offset != CARRIED) if ring.carries else present
+        time = offset / 1000.0
+        time += (slots * self.resolution)[:, None]  # in place: at thousands of nodes new memory costs more than the sum
+        time[~sampled] = np.nan
+        return Recent(values, time, sampled)
+
+    def _block(self, metric: str, first_slot: int) -> SampleBlock:
+        ring = self._rings[metric]
+        slots = np.arange(first_slot, first_slot + self.block_slots)
+        columns = len(self._names)
+        values = ring.values[slots % self._rows, :columns]
+        assert self._head is not None
+        values[(slots > self._head) | (slots <= self._head - self._rows)] = np.nan
+        offset = np.where(np.isnan(values), 0, ring.offset_ms[slots % self._rows, :columns]).astype(np.uint16)
+        return SampleBlock(metric, first_slot, self.names, values, offset)
+
+
+class _Ring:
+    """The cells of one metric: `values` and `offset_ms` [rows, capacity]; capacity grows with the fleet."""
+
+    def __init__(self, rows: int, nodes: int) -> None:
+        self.values: F64 = np.full((rows, _capacity(nodes)), np.nan)
+        self.offset_ms: U16 = np.zeros(self.values.shape, dtype=np.uint16)
+        self.carries = False
+
+    def reserve(self, nodes: int) -> None:
+        rows, capacity = self.values.shape
+        if nodes <= capacity:
+            return
+        more = _capacity(nodes) - capacity
+        self.values = np.concatenate([self.values, np.full((rows, more), np.nan)], axis=1)
+        self.offset_ms = np.concatenate([self.offset_ms, np.zeros((rows, more), dtype=np.uint16)], axis=1)
+
+    def sampled(self, row: int, columns: I64) -> Bool:
+        """Which of these nodes have a true sample in a row."""
+        carried = np.equal(self.offset_ms[row, columns], CARRIED)
+        return np.asarray(~np.isnan(self.values[row, columns]) & ~carried, dtype=np.bool_)
+
+    def empty(self, rows: I64) -> None:
+        self.values[rows] = np.nan
+
+    def any_cell(self, nodes: int) -> Bool:
+        return np.asarray((~np.isnan(self.values[:, :nodes])).any(axis=0), dtype=np.bool_)
+
+    def keep(self, alive: Bool) -> None:
+        nodes = len(alive)
+        rows = self.values.shape[0]
+        values, offset = self.values[:, :nodes][:, alive], self.offset_ms[:, :nodes][:, alive]
+        spare = _capacity(values.shape[1]) - values.shape[1]
+        self.values = np.concatenate([values, np.full((rows, spare), np.nan)], axis=1)
+        self.offset_ms = np.concatenate([offset, np.zeros((rows, spare), dtype=np.uint16)], axis=1)
+
+    def write(self, row: I64 | np.int64, column: I64, value: F64, offset_ms: U16) -> Bool:
+        """Put values into cells unless a newer sample is there; returns which cells changed."""
+        row = np.broadcast_to(row, column.shape)
+        old, old_offset = self.values[row, column], self.offset_ms[row, column]
+        free: Bool = np.isnan(old) | np.equal(old_offset, CARRIED)
+        newer: Bool = np.greater(offset_ms, old_offset) | (np.equal(offset_ms, old_offset) & np.not_equal(value, old))
+        changed: Bool = free | newer
+        row, column = row[changed], column[changed]
+        self.values[row, column] = value[changed]
+        self.offset_ms[row, column] = offset_ms[changed]
+        return changed
+
+
+def _capacity(nodes: int) -> int:
+    """Room for some more nodes, so that a growing fleet does not copy the ring at every new node."""
+    return max(16, nodes + nodes // 8)
+
+
+def _first_row(values: F64, present: Bool) -> F64:
+    """For each column the value of the first row where `present`; NaN where there is none."""
+    if not values.shape[1]:
+        return np.empty(0)
+    first = present.argmax(axis=0)
+    columns = np.arange(values.shape[1])
+    return np.where(present[first, columns], values[first, columns], np.nan)
+
+
+def by_name(names: Sequence[str], keep: NDArray[np.bool_] | None = None) -> I64:
+    """Columns in the order of their names, only those that `keep` marks."""
+    columns = range(len(names)) if keep is None else np.flatnonzero(keep).tolist()
+    return np.array(sorted(columns, key=names.__getitem__), dtype=np.int64)

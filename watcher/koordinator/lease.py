@@ -1,0 +1,17 @@
+"""Name and namespace of the lease that elects the replica that publishes NodeMetrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from watcher.platform.kube.credentials import own_namespace
+
+if TYPE_CHECKING:
+    from watcher.platform.settings.tables import Settings
+
+LEASE = "load-watcher-nodemetrics"
+
+
+def lease_namespace(settings: Settings) -> str:
+    """Where that Lease is."""
+    return settings.koordinator.lease_namespace or own_namespace() or "default"

@@ -1,0 +1,181 @@
+"""The OpenAPI 3.1 document of the service, written from what serves it.
+
+A description that is kept beside the code goes out of date unnoticed. This one has two sources and no third: the table
+of routes that requests are matched against, and the msgspec types that the bodies are made of. A test holds the live
+answers against it.
+
+Pure: no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import msgspec
+
+from watcher.core.publishing.wire import ErrorDocument
+from watcher.model import MetricType, Operator
+
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a path or of a query string. `schema` is JSON schema; `repeatable` parameters may be given several
+    times and combine by OR."""
+
+    name: str
+    description: str
+    schema: Mapping[str, object] = field(default_factory=lambda: {"type": "string"})
+    place: str = "query"
+    repeatable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a status brings: `body` is a msgspec type, several types (any of them), or None for a body that is no JSON
+    or none at all; then `media_type` says what it is, "" for nothing."""
+
+    description: str
+    body: Any = None
+    media_type: str = JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a route does, as OpenAPI tells it. `request` is the msgspec type of the body that it takes."""
+
+    summary: str
+    answers: Mapping[int, Answer]
+    parameters: tuple[Parameter, ...] = ()
+    description: str = ""
+    request: Any = None
+
+    @property
+    def query_names(self) -> tuple[str, ...]:
+        """The names that a query string may have."""
+        return tuple(parameter.name for parameter in self.parameters if parameter.place == "query")
+
+
+class Described(Protocol):
+    """A route, as far as its description goes."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def operation(self) -> Operation: ...
+
+
+TYPE = Parameter(
+    "type", "only these metric types", {"type": "string", "enum": [kind.value for kind in MetricType]}, repeatable=True
+)
+OPERATOR = Parameter(
+    "operator",
+    "only these operators; AVG and STD by default",
+    {"type": "string", "enum": [operator.value for operator in Operator]},
+    repeatable=True,
+)
+
+
+def failure(description: str) -> Answer:
+    """An answer in the one shape of errors."""
+    return Answer(description, ErrorDocument)
+
+
+_ANY_OTHER = failure("any other error: no valid token, no content coding that the client takes, a mistake of ours")
+
+
+def document(routes: Iterable[Described], *, version: str, protected: bool) -> dict[str, object]:
+    """The whole OpenAPI document. `protected` says that reads need the token too."""
+    routes = list(routes)
+    types = list(dict.fromkeys([ErrorDocument, *(kind for route in routes for kind in _types(route.operation))]))
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    schema_of = dict(zip(types, schemas, strict=True))
+    paths: dict[str, dict[str, object]] = {}
+    for route in routes:
+        methods = [route.method, "HEAD"] if route.method == "GET" else [route.method]
+        for method in methods:
+            paths.setdefault(route.path, {})[method.lower()] = _operation(route, method, schema_of)
+    described: dict[str, object] = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "load-watcher",
+            "version": version,
+            "summary": "Windows of real node load, for schedulers and the people who watch them",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}] if protected else [{}, {"token": []}],
+    }
+    return described
+
+
+def _types(operation: Operation) -> list[Any]:
+    found = [kind for answer in operation.answers.values() for kind in _bodies(answer)]
+    return [*found, operation.request] if operation.request is not None else found
+
+
+def _bodies(answer: Answer) -> tuple[Any, ...]:
+    if answer.body is None:
+        return ()
+    return answer.body if isinstance(answer.body, tuple) else (answer.body,)
+
+
+def _operation(route: Described, method: str, schema_of: Mapping[Any, object]) -> dict[str, object]:
+    operation = route.operation
+    described: dict[str, object] = {
+        "operationId": route.name if method != "HEAD" else f"{route.name}_head",
+        "summary": operation.summary,
+        "parameters": [_parameter(parameter) for parameter in operation.parameters],
+        "responses": {
+            **{
+                str(status): _answer(answer, schema_of, bodiless=method == "HEAD" or status == HTTPStatus.NOT_MODIFIED)
+                for status, answer in sorted(operation.answers.items())
+            },
+            "default": _answer(_ANY_OTHER, schema_of, bodiless=method == "HEAD"),
+        },
+    }
+    if operation.description:
+        described["description"] = operation.description
+    if operation.request is not None:
+        content = {JSON: {"schema": schema_of[operation.request]}}
+        described["requestBody"] = {"required": True, "content": content}
+    return described
+
+
+def _parameter(parameter: Parameter) -> dict[str, object]:
+    schema: Mapping[str, object] = parameter.schema
+    described: dict[str, object] = {
+        "name": parameter.name,
+        "in": parameter.place,
+        "description": parameter.description,
+        "required": parameter.place == "path",
+    }
+    if parameter.repeatable:
+        schema = {"type": "array", "items": schema}
+        described.update(style="form", explode=True)
+    return {**described, "schema": schema}
+
+
+def _answer(answer: Answer, schema_of: Mapping[Any, object], *, bodiless: bool) -> dict[str, object]:
+    described: dict[str, object] = {"description": answer.description}
+    if bodiless or not answer.media_type:
+        return described
+    bodies = [schema_of[kind] for kind in _bodies(answer)]
+    if not bodies:
+        schema: object = {"type": "string"}
+    else:
+        schema = bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
+    return {**described, "content": {answer.media_type: {"schema": schema}}}

@@ -1,0 +1,272 @@
+"""From a request's path to the function that answers it, and from whatever goes wrong to one shape of error.
+
+aiohttp's own router answers an unknown path, a wrong method and a bad request in plain text, sends a client that asks
+for `//watcher` away with a redirect that Go's clients follow and others do not, and builds a chain of middlewares
+around every request. Here a table of routes is the one description: requests are matched against it, the OpenAPI
+document is written from it, other packages add lines to it.
+
+A handler returns a response or raises `ApiError`. Whatever else it raises is logged, and told to the client without
+detail.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from time import perf_counter
+from typing import NoReturn, Protocol
+
+import msgspec
+from aiohttp import hdrs, web
+
+from watcher.core.publishing.wire import ErrorDetail, ErrorDocument
+from watcher.platform.http.openapi import Operation
+from watcher.platform.http.parameters import BadParameter, nearest, path_segment, shown
+
+log = logging.getLogger(__name__)
+
+READING = ("GET", "HEAD")
+JSON = "application/json"
+UNMATCHED = "unmatched"  # the route label of requests that match no route
+_CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 413: "too_large"}
+
+Handler = Callable[[web.Request, Sequence[str]], Awaitable[web.StreamResponse]]
+"""Called with the request and the texts of the path's `{parameters}`, in their order."""
+
+
+class Access(Enum):
+    """Who may use a route."""
+
+    OPEN = "open"  # anyone, always: probes cannot hold a token
+    DETAIL = "detail"  # anyone, or only who has the token, or a verified client certificate, once a token is set
+    READ = "read"  # anyone, or under protect_reads only who has the token
+    WRITE = "write"  # only who has the token: it changes state
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One path and what answers it. `path` may have `{parameters}`, each one whole segment; a literal path wins over
+    one with parameters. `name` is the label on /metrics. GET stands for GET and HEAD."""
+
+    path: str
+    name: str
+    handler: Handler
+    operation: Operation
+    method: str = "GET"
+    access: Access = Access.READ
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return READING if self.method == "GET" else (self.method,)
+
+
+class ApiError(Exception):
+    """An answer that is an error: HTTP status, code, what was wrong, and what to do about it. `extra` stands beside
+    "error" in the body, JSON types only."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        hint: str = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.headers = dict(headers or {})
+        self.extra = dict(extra or {})
+
+    @property
+    def detail(self) -> ErrorDetail:
+        """What its body says."""
+        return ErrorDetail(self.code, self.message, self.hint)
+
+    def response(self) -> web.Response:
+        """As it goes to the client. Errors are not to be cached: the next tick may cure them."""
+        document: object = ErrorDocument(self.detail)
+        if self.extra:
+            document = {**msgspec.to_builtins(document), **self.extra}
+        headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store", **self.headers}
+        return web.Response(status=self.status, body=msgspec.json.encode(document), headers=headers)
+
+
+class Protection(Protocol):
+    """The settings that say who may use what. `token` is the bearer token, None where none is set."""
+
+    @property
+    def token(self) -> str | None: ...
+
+    @property
+    def protect_reads(self) -> bool: ...
+
+
+class Meter(Protocol):
+    """Who counts requests."""
+
+    def count_request(self, *, route: str, status: int, seconds: float) -> None: ...
+
+
+@dataclass(slots=True)
+class _Node:
+    """The routes of one path by method, and what their parameters are called."""
+
+    template: tuple[str, ...]
+    name: str  # what a request with a wrong method is counted as
+    routes: dict[str, Route] = field(default_factory=dict)
+
+    @property
+    def allow(self) -> str:
+        return ", ".join(sorted(self.routes))
+
+
+class Router:
+    """The table of routes, and the one aiohttp handler that serves them all."""
+
+    def __init__(self, routes: Iterable[Route], *, protection: Protection, meter: Meter) -> None:
+        if protection.protect_reads and not protection.token:
+            raise ValueError("protect_reads needs a token: set server.token_file")
+        self.routes = tuple(routes)
+        self._protection = protection
+        self._meter = meter
+        self._exact: dict[str, _Node] = {}
+        self._by_head: dict[str, _Node] = {}  # those whose one parameter is the last segment, by what precedes it
+        self._patterns: dict[int, list[_Node]] = {}  # the others, by number of segments
+        for route in self.routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        node = self._node_of(route)
+        for method in route.methods:
+            if method in node.routes:
+                raise ValueError(f"two routes for {method} {route.path}: {node.routes[method].name} and {route.name}")
+            node.routes[method] = route
+
+    def _node_of(self, route: Route) -> _Node:
+        template = tuple(route.path.split("/"))
+        fresh = _Node(template, route.name)
+        head, _, last = route.path.rpartition("/")
+        if "{" not in route.path:
+            return self._exact.setdefault(route.path, fresh)
+        if "{" not in head and last[0] == "{":
+            return self._by_head.setdefault(head, fresh)
+        nodes = self._patterns.setdefault(len(template), [])
+        same = [node for node in nodes if node.template == template]
+        if not same:
+            nodes.append(fresh)
+        return same[0] if same else fresh
+
+    async def dispatch(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request."""
+        began = perf_counter()
+        name = UNMATCHED
+        try:
+            node, captured = self._match(request.rel_url.raw_path)
+            route = node.routes.get(request.method)
+            name = node.name
+            if route is None:
+                _refuse_method(request.method, node.allow)
+            name = route.name
+            if route.access is not Access.OPEN:
+                self._check_token(request, route.access)
+            response = await route.handler(request, captured)
+        except Exception as error:
+            response = error_response(error, route=name)
+        self._meter.count_request(route=name, status=response.status, seconds=perf_counter() - began)
+        return response
+
+    def _match(self, path: str) -> tuple[_Node, Sequence[str]]:
+        """The node of a path and the texts of its parameters. Duplicate and trailing slashes do not count."""
+        node = self._exact.get(path)
+        if node is not None:
+            return node, ()
+        head, _, last = path.rpartition("/")
+        node = self._by_head.get(head)
+        if node is not None and last:
+            return node, (path_segment(last),)
+        segments = path.split("/")
+        for node in self._patterns.get(len(segments), ()):
+            captured = _captured(node.template, segments)
+            if captured is not None:
+                return node, captured
+        if "//" in path or (path.endswith("/") and path != "/"):
+            return self._match("/" + "/".join(segment for segment in segments if segment))
+        self._refuse_path(path)
+
+    def _refuse_path(self, path: str) -> NoReturn:
+        known = sorted({route.path for route in self.routes})
+        near = nearest(path, known)
+        hint = f"did you mean {near}? /openapi.json lists all paths" if near else "/openapi.json lists all paths"
+        raise ApiError(404, "not_found", f"there is nothing at {shown(path)!r}", hint)
+
+    def _check_token(self, request: web.Request, access: Access) -> None:
+        token = self._protection.token
+        if access is Access.READ and not self._protection.protect_reads:
+            return
+        if access is Access.DETAIL and (not token or has_certificate(request)):
+            return
+        if not token:
+            raise ApiError(
+                403, "forbidden", "what changes state needs a token, and none is set", "set server.token_file"
+            )
+        scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        expected = token.encode()
+        # compared also where the scheme is wrong, so that all refusals take the same time
+        equal = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected)
+        if not (equal and scheme.lower() == "bearer"):
+            raise ApiError(
+                401,
+                "unauthorized",
+                "a bearer token is needed here, and none that is valid was given",
+                "send Authorization: Bearer TOKEN with the token of server.token_file",
+                headers={hdrs.WWW_AUTHENTICATE: 'Bearer realm="load-watcher"'},
+            )
+
+
+def has_certificate(request: web.Request) -> bool:
+    """Whether the client has one that was verified; any other is refused before it is asked anything."""
+    return request.transport is not None and bool(request.transport.get_extra_info("peercert"))
+
+
+def _captured(template: Sequence[str], segments: Sequence[str]) -> list[str] | None:
+    """The texts of the template's parameters, None where the segments do not fit it."""
+    captured: list[str] = []
+    for expected, segment in zip(template, segments, strict=True):
+        if expected[:1] == "{":
+            if not segment:
+                return None
+            captured.append(path_segment(segment))
+        elif expected != segment:
+            return None
+    return captured
+
+
+def _refuse_method(method: str, allow: str) -> NoReturn:
+    raise ApiError(
+        405,
+        "method_not_allowed",
+        f"method {shown(method)!r} is not allowed here",
+        f"use {allow}",
+        headers={hdrs.ALLOW: allow},
+    )
+
+
+def error_response(error: Exception, *, route: str) -> web.Response:
+    """The response that says what went wrong. What we did not foresee is logged with its traceback, and told to the
+    client without detail."""
+    if isinstance(error, ApiError):
+        return error.response()
+    if isinstance(error, BadParameter):
+        return ApiError(400, "bad_request", str(error), error.hint).response()
+    if isinstance(error, web.HTTPException):
+        return ApiError(error.status, _CODES.get(error.status, "http_error"), error.reason or "").response()
+    log.error("request failed in %s", route, exc_info=error)
+    return ApiError(500, "internal", "the request failed inside load-watcher", "its log says why").response()

@@ -1,0 +1,66 @@
+"""Telling of something that happened to an object, where `kubectl describe` shows it.
+
+An Event of the core API lives in the namespace of what it is about; for what is in none (a node) that is "default", and
+then its uid is by custom the node's name, which is what `kubectl describe node` looks for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from watcher.core.kubernetes.objects import EVENTS
+from watcher.platform.kube.client import KubeClient
+
+MESSAGE_BYTES = 1024
+"""Of a message no more is taken."""
+DEFAULT_NAMESPACE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What something happened to: of kind "Pod" or "Node", by NAMESPACE/NAME, or by its name if it is in none."""
+
+    kind: Literal["Pod", "Node"]
+    key: str
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporter:
+    """Who tells: the component's name, and the node on which it runs."""
+
+    component: str
+    host: str
+
+
+async def report(
+    client: KubeClient, about: About, *, reason: str, message: str, warning: bool, by: Reporter, now: float
+) -> None:
+    """Write an Event that happened at `now` (unix seconds); `reason` is one word in CamelCase. Raises KubeError."""
+    namespace, _, name = about.key.rpartition("/")
+    moment = datetime.fromtimestamp(now, UTC)
+    where = namespace or DEFAULT_NAMESPACE
+    involved = {"apiVersion": "v1", "kind": about.kind, "name": name, "uid": about.uid or name}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{name[:200]}.", "namespace": where},
+        "involvedObject": {**involved, **({"namespace": namespace} if namespace else {})},
+        "reason": reason,
+        "message": _cut(message),
+        "type": "Warning" if warning else "Normal",
+        "source": {"component": by.component, "host": by.host},
+        "reportingComponent": by.component,
+        "reportingInstance": by.host,
+        "firstTimestamp": f"{moment:%Y-%m-%dT%H:%M:%SZ}",
+        "lastTimestamp": f"{moment:%Y-%m-%dT%H:%M:%SZ}",
+        "count": 1,
+    }
+    await client.add(EVENTS, content, namespace=where)
+
+
+def _cut(message: str) -> str:
+    encoded = message.encode()
+    return message if len(encoded) <= MESSAGE_BYTES else encoded[: MESSAGE_BYTES - 3].decode(errors="ignore") + "…"

@@ -1,0 +1,156 @@
+"""Evicting a pod: asking for its end in the way that budgets can refuse.
+
+Deleting would ignore PodDisruptionBudgets; an Eviction is weighed against them. What comes back is no success or
+failure but one of six cases, because whoever wants load off a node does another thing after each: count on the
+release, count it as done, take the next pod, ask the operator, or try in the next cycle.
+
+Eviction has been in policy/v1 since Kubernetes 1.22, and in policy/v1beta1 until 1.24. Servers say that they lack one
+with 400 or with 404, and the latter is also what they say of a pod that is gone: the two are told apart by whether the
+answer is about a pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from watcher.core.kubernetes.errors import (
+    KubeConflict,
+    KubeError,
+    KubeForbidden,
+    KubeNoApi,
+    KubeNotFound,
+    KubeUnauthorized,
+    KubeUnreachable,
+)
+from watcher.core.kubernetes.objects import PODS
+from watcher.platform.kube.client import KubeClient
+
+log = logging.getLogger(__name__)
+
+VERSIONS = ("policy/v1", "policy/v1beta1")
+FIRST_DELAY_S = 5.0
+"""Before the second try, where the server names no time; doubled before each further one."""
+
+_OTHER_UID = re.compile(r"UID in (the )?precondition")
+_TWO_BUDGETS = "more than one PodDisruptionBudget"
+
+
+class Outcome(StrEnum):
+    """What became of an eviction."""
+
+    EVICTED = "evicted"
+    """Accepted: the pod ends within its grace period."""
+    GONE = "gone"
+    """There is no such pod, or it has another uid, or its whole namespace is being deleted: it goes without us."""
+    PROTECTED = "protected"
+    """A PodDisruptionBudget allowed no disruption until the deadline."""
+    FORBIDDEN = "forbidden"
+    """We may not: the right or the credentials lack."""
+    REFUSED = "refused"
+    """The server will not, and another try would not help."""
+    UNANSWERED = "unanswered"
+    """The server was away or busy until the deadline. It may have evicted the pod all the same."""
+
+
+PASSING = (Outcome.PROTECTED, Outcome.UNANSWERED)
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """An outcome after so many `tries`, with the server's words and, for what an operator can mend, a hint.
+    `retry_after` is how many seconds it wants us to wait before another try, where it says so."""
+
+    outcome: Outcome
+    message: str = ""
+    hint: str = ""
+    tries: int = 1
+    retry_after: float | None = None
+
+
+class Evictor:
+    """Evicts pods, and remembers which version of Eviction the server takes."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._sleep = sleep
+        self._versions = VERSIONS
+
+    async def evict(self, key: str, *, within: float, uid: str = "", grace_seconds: int | None = None) -> Eviction:
+        """Evict the pod NAMESPACE/NAME, if it still has this `uid`, with its own grace period or another one.
+
+        What passes (a budget, a busy server, a lost connection) is tried again until `within` seconds are over: after
+        what Retry-After says, else after 5 s, 10 s, 20 s, … No try begins later; one under way is waited for. Raises
+        nothing.
+        """
+        give_up, delay, tries = self._clock() + within, FIRST_DELAY_S, 0
+        while True:
+            tries += 1
+            try:
+                await self._post(key, uid=uid, grace_seconds=grace_seconds)
+                return Eviction(Outcome.EVICTED, tries=tries)
+            except KubeError as error:
+                outcome = outcome_of(error)
+                wait = error.retry_after or delay
+                if outcome not in PASSING or self._clock() + wait > give_up:
+                    return Eviction(outcome, str(error), error.hint, tries, error.retry_after)
+                log.debug("evicting %s is tried again in %g s: %s", key, wait, error)
+                delay = delay if error.retry_after else 2 * delay
+            await self._sleep(wait)
+
+    async def _post(self, key: str, *, uid: str, grace_seconds: int | None) -> None:
+        """Post in the version that worked last, and in the other one if the server does not know it."""
+        first, second = self._versions
+        try:
+            await self._post_as(first, key, uid=uid, grace_seconds=grace_seconds)
+        except KubeError as error:
+            if error.status != 400 and not isinstance(error, KubeNoApi):
+                raise
+            try:
+                await self._post_as(second, key, uid=uid, grace_seconds=grace_seconds)
+            except KubeError as other:
+                if other.status == 400 or isinstance(other, KubeNoApi):
+                    raise error from other  # it knows neither, or it is the request itself that it does not like
+                self._versions = (second, first)
+                raise
+            self._versions = (second, first)
+
+    async def _post_as(self, version: str, key: str, *, uid: str, grace_seconds: int | None) -> None:
+        namespace, _, name = key.rpartition("/")
+        options: dict[str, Any] = {}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        body = {"apiVersion": version, "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
+        await self._client.create(PODS, key, {**body, "deleteOptions": options}, subresource="eviction")
+
+
+def outcome_of(error: KubeError) -> Outcome:
+    """What a failed try is. Pure."""
+    if isinstance(error, KubeNotFound):
+        return Outcome.REFUSED if isinstance(error, KubeNoApi) else Outcome.GONE
+    if isinstance(error, KubeForbidden):
+        return Outcome.GONE if "NamespaceTerminating" in error.causes else Outcome.FORBIDDEN
+    if isinstance(error, KubeUnauthorized):
+        return Outcome.FORBIDDEN
+    if isinstance(error, KubeConflict):
+        return Outcome.GONE if _OTHER_UID.search(str(error)) else Outcome.UNANSWERED
+    if "DisruptionBudget" in error.causes:
+        return Outcome.PROTECTED
+    if isinstance(error, KubeUnreachable) and _TWO_BUDGETS not in str(error):
+        return Outcome.UNANSWERED
+    return Outcome.REFUSED

@@ -1,0 +1,146 @@
+"""Which of several replicas does what only one of them should: the one that holds a Lease (coordination.k8s.io).
+
+By the rules of client-go's leader election, so that kubectl shows what people know: the holder renews the Lease, and
+who has seen it unchanged for as long as it lasts may take it. That time is measured on our own monotonic clock from
+when we saw a change, since the times in a Lease are of another machine's clock. Every write is conditional on the
+version that was read, so of two who try at once one fails. A holder that cannot renew stops before others may begin.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from watcher.core.kubernetes.errors import KubeConflict, KubeError, KubeNoApi, KubeNotFound
+from watcher.core.kubernetes.wire import Metadata, Resource
+from watcher.platform.kube.client import KubeClient, PatchKind
+
+log = logging.getLogger(__name__)
+
+LASTS_S = 30
+RENEW_EVERY_S = 10.0
+MARGIN_S = 5.0
+"""The holder counts on its Lease for so much less than the others wait."""
+
+
+class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """Who holds it, and for how long after each renewal. A holder of "" gave it back."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    renew_time: str | None = None
+    acquire_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The object, cut down to what is used."""
+
+    metadata: Metadata = Metadata()
+    spec: LeaseSpec = LeaseSpec()
+
+
+LEASES: Resource[Lease] = Resource("coordination.k8s.io", "v1", "leases", Lease)
+
+
+class Election:
+    """Our part in the election for the Lease NAMESPACE/NAME. `identity` is to be another for each replica and start."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        key: str,
+        *,
+        identity: str,
+        manager: str,
+        now: Callable[[], float],
+        monotonic: Callable[[], float],
+        lasts: int = LASTS_S,
+        margin: float = MARGIN_S,
+    ) -> None:
+        self.key = key
+        self._client = client
+        self._identity = identity
+        self._manager = manager
+        self._now = now
+        self._monotonic = monotonic
+        self._lasts = lasts
+        self._margin = margin
+        self._until = float("-inf")
+        self._seen = ""
+        self._seen_at = float("-inf")
+
+    @property
+    def held(self) -> bool:
+        """Whether we hold it at this moment."""
+        return self._monotonic() < self._until
+
+    async def stand(self) -> bool:
+        """Take it if it is free, renew it if it is ours; returns whether it is. Raises KubeError; what we hold we then
+        still hold for its time."""
+        began, before = self._monotonic(), self.held
+        try:
+            ours = await self._stand(began)
+        except KubeConflict:  # another one was quicker
+            ours = False
+        self._until = began + self._lasts - self._margin if ours else float("-inf")
+        if ours != before:
+            log.info("%s the Lease %s", "this replica holds" if ours else "another replica has", self.key)
+        return ours
+
+    async def _stand(self, began: float) -> bool:
+        try:
+            lease = await self._client.get(LEASES, self.key)
+        except KubeNoApi:
+            raise
+        except KubeNotFound:
+            new = {**self._renewed(), "acquireTime": self._stamp(), "leaseTransitions": 0}
+            namespace, _, name = self.key.rpartition("/")
+            content = {
+                "apiVersion": LEASES.group_version,
+                "kind": "Lease",
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": new,
+            }
+            await self._client.add(LEASES, content, namespace=namespace, manager=self._manager)
+            return True
+        spec = lease.spec
+        if lease.metadata.resource_version != self._seen:
+            self._seen, self._seen_at = lease.metadata.resource_version, began
+        ours = spec.holder_identity == self._identity
+        if not ours and spec.holder_identity and began - self._seen_at < (spec.lease_duration_seconds or self._lasts):
+            return False
+        change = self._renewed()
+        if not ours:
+            change |= {"acquireTime": self._stamp(), "leaseTransitions": (spec.lease_transitions or 0) + 1}
+        await self._write(lease, change)
+        return True
+
+    async def give_back(self) -> None:
+        """Let another one have it at once, if it is ours. Raises nothing: it ends by itself else."""
+        if self._until == float("-inf"):
+            return
+        self._until = float("-inf")
+        try:
+            lease = await self._client.get(LEASES, self.key)
+            if lease.spec.holder_identity == self._identity:
+                await self._write(lease, {"holderIdentity": "", "leaseDurationSeconds": 1})
+        except KubeError as error:
+            log.debug("the Lease %s was not given back: %s", self.key, error)
+
+    async def _write(self, lease: Lease, spec: dict[str, object]) -> None:
+        change = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec}
+        await self._client.patch(LEASES, self.key, change, kind=PatchKind.MERGE, manager=self._manager)
+
+    def _renewed(self) -> dict[str, object]:
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": self._lasts,
+            "renewTime": self._stamp(),
+        }
+
+    def _stamp(self) -> str:
+        return f"{datetime.fromtimestamp(self._now(), UTC):%Y-%m-%dT%H:%M:%S.%fZ}"

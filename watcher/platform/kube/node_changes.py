@@ -1,0 +1,124 @@
+"""What we change of nodes and pods besides evicting: taints, conditions, and where a pod runs.
+
+A node's taints are one list to the API, which a patch replaces as a whole: so it is read, changed, and written back on
+the condition that nobody changed the node meanwhile (409 else, and from the beginning). Its conditions are merged by
+their type, and other writers' (the kubelet's) stay as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from watcher.core.kubernetes.errors import KubeConflict
+from watcher.core.kubernetes.objects import PODS, Taint
+from watcher.core.kubernetes.wire import Metadata, Resource
+from watcher.platform.kube.client import KubeClient, PatchKind
+
+RETRY_AFTER_S = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Kubelets write their node's status every ten seconds at most, so that a second conflict is rare."""
+
+T = TypeVar("T")
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    taints: list[dict[str, Any]] = []
+
+
+class _Status(msgspec.Struct, frozen=True):
+    conditions: list[dict[str, Any]] = []
+
+
+class _WholeNode(msgspec.Struct, frozen=True):
+    """A node with its taints and conditions as they are: what we do not know of them must not be lost."""
+
+    metadata: Metadata = Metadata()
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+_NODES: Resource[_WholeNode] = Resource("", "v1", "nodes", _WholeNode)
+
+
+async def add_taint(client: KubeClient, node: str, taint: Taint) -> bool:
+    """Put a taint on a node, in the place of one with the same key and effect; returns whether there was anything to
+    do. Raises KubeError: KubeNotFound if there is no such node, KubeConflict if others keep changing it."""
+    wanted = {name: value for name, value in msgspec.to_builtins(taint).items() if value}
+
+    def with_it(taints: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if any(_is(each, taint) and each.get("value", "") == taint.value for each in taints):
+            return taints
+        return [*(each for each in taints if not _is(each, taint)), wanted]
+
+    return await _change_taints(client, node, with_it)
+
+
+async def remove_taint(client: KubeClient, node: str, *, key: str, effect: str) -> bool:
+    """Take the taint with this key and effect off a node; returns whether there was one. Raises KubeError."""
+    gone = Taint(key, effect)
+    return await _change_taints(client, node, lambda taints: [each for each in taints if not _is(each, gone)])
+
+
+def _is(described: dict[str, Any], taint: Taint) -> bool:
+    return (described.get("key"), described.get("effect")) == (taint.key, taint.effect)
+
+
+async def _change_taints(
+    client: KubeClient, node: str, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+) -> bool:
+    async def try_once() -> bool:
+        read = await client.get(_NODES, node)
+        taints = change(read.spec.taints)
+        if taints == read.spec.taints:
+            return False
+        patch = {"metadata": {"resourceVersion": read.metadata.resource_version}, "spec": {"taints": taints}}
+        await client.patch(_NODES, node, patch, kind=PatchKind.MERGE)
+        return True
+
+    return await _until_no_conflict(try_once)
+
+
+async def set_condition(
+    client: KubeClient, node: str, kind: str, *, status: bool, now: float, reason: str = "", message: str = ""
+) -> bool:
+    """Say of a node that a condition of this kind is the case or is not, since `now` (unix seconds) if that is new;
+    returns whether it, its reason or its message are. Raises KubeError."""
+    said = {"type": kind, "status": str(status), "reason": reason, "message": message}
+    moment = f"{datetime.fromtimestamp(int(now), UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+    async def try_once() -> bool:
+        conditions = (await client.get(_NODES, node)).status.conditions
+        old = next((each for each in conditions if each.get("type") == kind), {})
+        if {name: old.get(name, "") for name in said} == said:
+            return False
+        since = old.get("lastTransitionTime") if old.get("status") == said["status"] else None
+        times = {"lastTransitionTime": since or moment, "lastHeartbeatTime": moment}
+        patch = {"status": {"conditions": [{**said, **times}]}}
+        await client.patch(_NODES, node, patch, kind=PatchKind.STRATEGIC, subresource="status")
+        return True
+
+    return await _until_no_conflict(try_once)
+
+
+async def _until_no_conflict(try_once: Callable[[], Awaitable[T]]) -> T:
+    for delay in RETRY_AFTER_S:
+        try:
+            return await try_once()
+        except KubeConflict:
+            await asyncio.sleep(delay)
+    return await try_once()
+
+
+async def bind(client: KubeClient, pod: str, *, node: str, uid: str = "") -> None:
+    """Let the pod NAMESPACE/NAME run on a node, if it still has this `uid`. Raises KubeError: KubeConflict if it is
+    bound already or is another one, KubeNotFound if there is no such pod; whether there is such a node, the API does
+    not ask. After KubeUnreachable it may be bound all the same."""
+    namespace, _, name = pod.rpartition("/")
+    metadata = {"name": name, "namespace": namespace, **({"uid": uid} if uid else {})}
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+    await client.create(PODS, pod, body, subresource="binding")

@@ -1,0 +1,135 @@
+"""Kinds of values: addresses, database URLs, and HTTP headers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from watcher.platform.settings.values import (
+    HIDDEN,
+    Kind,
+    Secret,
+    Unfit,
+    _read_secret,
+    _read_text,
+    describe,
+    hide_credentials,
+    write_text,
+)
+
+
+def _read_address(value: Any) -> str:
+    text = _read_text(value)
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme.lower() in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
+    except ValueError:  # a port that is no port, or a bracket that does not close
+        usable = None
+    if not usable or re.search(r"[\s\x00-\x1f\x7f\\]", text):
+        raise Unfit(f"given {write_text(hide_credentials(text))}")
+    if parts.query or parts.fragment:
+        raise Unfit("given one with a query or fragment; what is secret goes into provider.token or provider.headers")
+    return text.rstrip("/")
+
+
+ADDRESS = Kind(
+    'an http:// or https:// address with a host, like "http://prometheus.monitoring:9090"',
+    _read_address,
+    _read_address,
+    lambda address: write_text(hide_credentials(address)),
+    private=True,
+    brief="http:// or https:// address",
+)
+
+
+def _read_database(value: Any) -> str:
+    text = _read_text(value)
+    if is_server(text):
+        return _read_server(text)
+    path = text.removeprefix("sqlite:///").partition("?")[0]
+    if not text.startswith("sqlite:///") or not path:
+        raise Unfit(f"given {write_text(hide_credentials(text))}")
+    if path == ":memory:":
+        raise Unfit("a database in memory would keep nothing over a restart")
+    return text
+
+
+def is_server(url: str) -> bool:
+    """Whether a database URL names a server, PostgreSQL, and not a file."""
+    return re.match(r"postgres(ql)?(\+\w+)?:", url) is not None
+
+
+def _read_server(text: str) -> str:
+    scheme, _, rest = text.partition("://")
+    if scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
+        raise Unfit(f"PostgreSQL is spoken to through psycopg; write postgresql:// and not {scheme}://")
+    host, _, database = rest.rpartition("@")[2].partition("?")[0].partition("/")
+    if not host or not database:
+        raise Unfit(f"given {write_text(hide_credentials(text))}, which names no {'database' if host else 'host'}")
+    if re.search(r"\s", text):
+        raise Unfit("it has a space in it")
+    return text
+
+
+def has_password(url: str) -> bool:
+    """Whether a database URL has a password in it."""
+    return ":" in url.partition("://")[2].rpartition("@")[0]
+
+
+DATABASE = Kind(
+    'a database URL: of a file, like "sqlite:///load-watcher.db" (relative to the working directory) or '
+    '"sqlite:////var/lib/load-watcher/load-watcher.db", or of a server, like "postgresql://watcher@db.example/watcher"',
+    _read_database,
+    _read_database,
+    lambda url: write_text(hide_credentials(url)),
+    private=True,
+    brief="sqlite:///relative/path, sqlite:////absolute/path or postgresql://user@host/database",
+)
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110, section 5.6.2
+
+
+def _read_headers(value: Any) -> dict[str, Secret]:
+    if not isinstance(value, dict):
+        raise Unfit
+    headers = {}
+    for name, content in value.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise Unfit(f"{write_text(name)} is no name for a header")
+        try:
+            headers[name] = _read_secret(content)
+        except Unfit as unfit:
+            detail = str(unfit) or f"given {describe(content, private=True)}"
+            raise Unfit(f"the value of {name} must be text; {detail}") from None
+    return headers
+
+
+def _read_headers_text(text: str) -> dict[str, Secret]:
+    if text.lstrip().startswith("{"):
+        try:
+            return _read_headers(json.loads(text))
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, Unfit):
+                raise
+            raise Unfit("it begins like JSON and is none") from None
+    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+    if not all(equals for _, equals, _ in pairs):
+        raise Unfit("one of them has no =")
+    return _read_headers({name.strip(): content.strip() for name, _, content in pairs})
+
+
+def _write_headers(headers: Mapping[str, Secret]) -> str:
+    pairs = ", ".join(f"{write_text(name)} = {write_text(HIDDEN)}" for name in headers)
+    return f"{{ {pairs} }}" if pairs else "{}"
+
+
+HEADERS = Kind(
+    'a table of texts, like { "X-Scope-OrgID" = "team-a" } (environment: JSON, or name=value,name=value)',
+    _read_headers,
+    _read_headers_text,
+    _write_headers,
+    private=True,
+    brief="table of texts; environment: JSON, or name=value,name=value",
+)

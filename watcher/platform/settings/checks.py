@@ -1,0 +1,361 @@
+"""Holding settings against each other, and against the files that they name.
+
+Each value may be fine and the whole nonsense: a timeout longer than the tick it must fit into, windows that end
+between slots, a key without its certificate. Every conflict names all the values involved, since either may be the
+wrong one, and is left out where one of them was refused already: its default would only raise false alarms.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from watcher.core.queries.influxdb import SINCE, UNTIL, is_template
+from watcher.core.queries.promql import is_plain
+from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
+from watcher.platform.settings.addresses import has_password, is_server
+from watcher.platform.settings.declaring import settings_fields
+from watcher.platform.settings.problems import Problem
+from watcher.platform.settings.quantities import write_duration
+from watcher.platform.settings.tables import KEYS, QUERIES, Settings
+from watcher.platform.settings.values import write_text
+
+# An example for each of the providers that cannot do without an address.
+NEED_ADDRESS = {"prometheus": "http://prometheus.monitoring:9090", "influxdb": "http://influxdb.monitoring:8086"}
+# What is done where no provider is named.
+DEFAULTS = {
+    "host": "this machine's own load would be read",
+    "metrics-server": "this cluster's metrics-server would be asked",
+}
+DEADLINE = 0.8  # of an interval; a refresh that is not done by then is given up (contract §3)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Something wrong between these keys; it is reported under the first."""
+
+    keys: tuple[str, ...]
+    message: str
+    cure: str
+
+
+def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
+    """All that is wrong between settings, but for what involves a key of `refused`."""
+    return [
+        Problem(each.keys[0], each.message, each.cure)
+        for check in (
+            _server,
+            _provider,
+            _kubernetes,
+            _credentials,
+            _queries,
+            _promql,
+            _influxdb,
+            _clouds,
+            _replay,
+            _refresh,
+            _windows,
+            _store,
+            _peers,
+            _metrics,
+            _koordinator,
+            _files,
+        )
+        for each in check(settings)
+        if not set(each.keys) & set(refused)
+    ]
+
+
+def value_of(settings: Settings, key: str) -> Any:
+    """The value of a key of one of the tables ("refresh.interval")."""
+    table, _, name = key.partition(".")
+    return getattr(getattr(settings, table), name)
+
+
+def _is(settings: Settings, key: str) -> str:
+    """A key with its value and where that is from, for a sentence."""
+    value = KEYS[key].setting.kind.write(value_of(settings, key))
+    return f"{key} = {value} ({settings.origins.get(key, 'default')})"
+
+
+def _both(settings: Settings, one: str, other: str, *, because: str) -> Iterator[Conflict]:
+    """A conflict where both of two keys are set. Says only where they are from: one of them may be a secret."""
+    if value_of(settings, one) is not None and value_of(settings, other) is not None:
+        places = f"{one} ({settings.origins[one]}) and {other} ({settings.origins[other]})"
+        yield Conflict((one, other), f"both {places} are set; {because}", "leave one of them out")
+
+
+def _needs(settings: Settings, key: str, *needed: str) -> Iterator[Conflict]:
+    """A conflict where `key` is set and none of `needed` is."""
+    if value_of(settings, key) and all(value_of(settings, each) is None for each in needed):
+        origin = settings.origins.get(key, "default")
+        message = f"is not set, and {key} ({origin}) needs {' or '.join(needed)}"
+        yield Conflict((needed[0], key, *needed[1:]), message, f"set {' or '.join(needed)}, or leave {key} out")
+
+
+def _server(settings: Settings) -> Iterator[Conflict]:
+    yield from _needs(settings, "server.tls_cert", "server.tls_key")
+    yield from _needs(settings, "server.tls_key", "server.tls_cert")
+    yield from _needs(settings, "server.tls_client_ca", "server.tls_cert")
+    yield from _needs(settings, "server.protect_reads", "server.token_file")
+
+
+def _provider(settings: Settings) -> Iterator[Conflict]:
+    provider, refresh = settings.provider, settings.refresh
+    if provider.name in NEED_ADDRESS and provider.address is None:
+        name = provider.name
+        message = f"is not set, and the provider {name} has no default for it (provider.name: {provider.reason})"
+        cure = f'set provider.address, for example provider.address = "{NEED_ADDRESS[name]}"'
+        yield Conflict(("provider.address", "provider.name"), message, cure)
+    if provider.address is not None and provider.name in DEFAULTS and "provider.name" not in settings.origins:
+        address = _is(settings, "provider.address")
+        message = f"is not set, so {DEFAULTS[provider.name]} and {address} not be used"
+        yield Conflict(("provider.name", "provider.address"), message, 'set provider.name, for example to "prometheus"')
+    deadline = DEADLINE * refresh.interval
+    if provider.timeout > deadline * (1 + 1e-9):
+        message = (
+            f"{_is(settings, 'provider.timeout')} is longer than {DEADLINE} of {_is(settings, 'refresh.interval')}, "
+            f"{write_duration(round(deadline, 3))}, when a whole refresh is given up"
+        )
+        yield Conflict(("provider.timeout", "refresh.interval"), message, "lower the timeout or raise the interval")
+
+
+def _kubernetes(settings: Settings) -> Iterator[Conflict]:
+    yield from _needs(settings, "kubernetes.context", "kubernetes.kubeconfig", "provider.kubeconfig")
+
+
+def _credentials(settings: Settings) -> Iterator[Conflict]:
+    header = "both would go into the Authorization header"
+    yield from _both(settings, "provider.token", "provider.token_file", because="which of the two tokens counts?")
+    yield from _both(settings, "provider.password", "provider.password_file", because="which password counts?")
+    yield from _both(settings, "provider.token", "provider.username", because=header)
+    yield from _both(settings, "provider.token_file", "provider.username", because=header)
+    yield from _needs(settings, "provider.username", "provider.password", "provider.password_file")
+    yield from _needs(settings, "provider.password", "provider.username")
+    yield from _needs(settings, "provider.password_file", "provider.username")
+    yield from _needs(settings, "provider.client_key", "provider.client_cert")
+    if any(name.casefold() == "authorization" for name in settings.provider.headers):
+        for key in ("provider.token", "provider.token_file", "provider.username"):
+            yield from _both(settings, "provider.headers", key, because=header)
+
+
+def _queries(settings: Settings) -> Iterator[Conflict]:
+    wanted = {metric.key for metric in settings.provider.wanted}
+    for name, query in settings.provider.queries.items():
+        table, metric = ".".join((*QUERIES, name)), METRIC_BY_KEY[name]
+        if name not in wanted:
+            message = f"is set, and {_is(settings, 'provider.metrics')} does not ask for {name}"
+            yield Conflict((table, "provider.metrics"), message, f'add "{name}" to provider.metrics')
+        if SOURCE_UNITS[query.unit][0] != metric.unit:
+            fitting = [unit for unit, (ours, _) in SOURCE_UNITS.items() if ours == metric.unit]
+            message = f'is "{query.unit}", which cannot become {metric.unit.value}, the unit of {name}'
+            yield Conflict((f"{table}.unit",), message, f"give one of {', '.join(fitting)}")
+
+
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+
+
+def _promql(settings: Settings) -> Iterator[Conflict]:
+    """What goes into a query of Prometheus and would break it, or make it another one."""
+    if settings.provider.name != "prometheus":
+        return
+    labels = {"provider.node_label": settings.provider.node_label}
+    for name, query in settings.provider.queries.items():
+        table = ".".join((*QUERIES, name))
+        labels[f"{table}.node_label"] = query.node_label
+        if query.guard is not None and not is_plain(query.guard):
+            message = f"is {write_text(query.guard)}, which is no metric name or selector"
+            yield Conflict(
+                (f"{table}.guard",), message, f"name raw series, for example {KEYS[f'{table}.guard'].example}"
+            )
+    for key, label in labels.items():
+        if label is not None and not _LABEL_NAME.fullmatch(label):
+            message = f"is {write_text(label)}, which is no name of a label"
+            yield Conflict((key,), message, f"for example {key} = {KEYS[key].example}")
+
+
+def _influxdb(settings: Settings) -> Iterator[Conflict]:
+    """What only InfluxDB knows, and what it needs for the language that it is asked in."""
+    provider = settings.provider
+    if provider.name != "influxdb":
+        return
+    if provider.dialect != "influxql":  # in which a bucket is a database like any other
+        yield from _needs(settings, "provider.bucket", "provider.org")
+    if provider.dialect == "flux":
+        dialect = _is(settings, "provider.dialect")
+        if provider.bucket is None:
+            message = f"is not set, and {dialect} needs it"
+            example = KEYS["provider.bucket"].example
+            cure = f"set provider.bucket and provider.org, for example provider.bucket = {example}"
+            yield Conflict(("provider.bucket", "provider.dialect"), message, cure)
+        if find_spec("influxdb_client") is None:
+            message = f"{dialect} needs a library that is not installed, influxdb-client"
+            yield Conflict(("provider.dialect",), message, 'run pip install "load-watcher[influxdb]", or use influxql')
+    for name, query in provider.queries.items():
+        if not is_template(query.expression):
+            message = f"is {write_text(query.expression)}, which does not say from when to when"
+            cure = f"write {SINCE} and {UNTIL} where the times belong (docs/influxdb.md)"
+            yield Conflict((".".join((*QUERIES, name, "expression")),), message, cure)
+
+
+# What a search of SignalFx and a scope of Datadog take as one value, and nothing that would end it.
+_HOST_SUFFIX = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_CLUSTER = {"datadog": re.compile(r"[\w./:-]+"), "signalfx": re.compile(r'[^"\\]+')}
+
+
+def _clouds(settings: Settings) -> Iterator[Conflict]:
+    """What Datadog and SignalFx are asked with, and what would break a question to them."""
+    provider = settings.provider
+    if provider.name not in _CLUSTER:
+        return
+    yield from _both(settings, "provider.app_key", "provider.app_key_file", because="which of the two keys counts?")
+    keys = {"token": "its token, METRICS_PROVIDER_TOKEN of the Go load-watcher"}
+    if provider.name == "datadog":
+        keys = {"token": "an API key", "app_key": "an application key as well"}
+    for key, what in keys.items():
+        name = f"provider.{key}"
+        if value_of(settings, name) is None and value_of(settings, f"{name}_file") is None:
+            message = f"is not set, and the provider {provider.name} is asked with {what}"
+            yield Conflict((name, f"{name}_file", "provider.name"), message, f"set {name}_file or {name}")
+    for key, allowed in (("host_name_suffix", _HOST_SUFFIX), ("cluster_name", _CLUSTER[provider.name])):
+        text = getattr(provider, key)
+        if text is not None and not allowed.fullmatch(text):
+            message = f"is {write_text(text)}, which cannot stand in a question to {provider.name}"
+            name = f"provider.{key}"
+            yield Conflict((name,), message, f"for example {name} = {KEYS[name].example}")
+
+
+def _refresh(settings: Settings) -> Iterator[Conflict]:
+    refresh, interval = settings.refresh, _is(settings, "refresh.interval")
+    if refresh.interval < refresh.resolution:
+        message = f"{interval} is shorter than {_is(settings, 'refresh.resolution')}: refreshes would bring nothing new"
+        cure = "raise the interval or lower the resolution"
+        yield Conflict(("refresh.interval", "refresh.resolution"), message, cure)
+    if refresh.max_staleness < refresh.interval:
+        limit = _is(settings, "refresh.max_staleness")
+        message = f"{limit} is shorter than {interval}: answers would expire between refreshes"
+        cure = "raise max_staleness or lower the interval"
+        yield Conflict(("refresh.max_staleness", "refresh.interval"), message, cure)
+
+
+def _windows(settings: Settings) -> Iterator[Conflict]:
+    keys = ("refresh.windows", "refresh.resolution")
+    width, resolution = settings.refresh.resolution, _is(settings, "refresh.resolution")
+    origin = settings.origins.get("refresh.windows", "default")
+    for window in settings.refresh.windows:
+        if window.seconds % width:
+            message = f'"{window.label}" ({origin}) is no whole multiple of {resolution}'
+            yield Conflict(keys, message, "choose windows that are, or another resolution")
+        elif window.seconds < 2 * width:
+            message = f'"{window.label}" ({origin}) is less than two slots of {resolution}'
+            yield Conflict(keys, message, "choose longer windows, or a finer resolution")
+
+
+def _store(settings: Settings) -> Iterator[Conflict]:
+    longest = settings.refresh.windows[-1]
+    if settings.store.retention < longest.seconds:
+        windows = _is(settings, "refresh.windows")
+        message = f"{_is(settings, 'store.retention')} is shorter than the longest of {windows}"
+        yield Conflict(("store.retention", "refresh.windows"), message, f'set it to at least "{longest.label}"')
+    if "/" in (settings.store.watcher_id or ""):
+        message = f"{_is(settings, 'store.watcher_id')} has a / in it, which divides it from the name of the cluster"
+        yield Conflict(("store.watcher_id",), message, "choose another, like the name of the host")
+    if is_server(settings.store.url):
+        yield from _server_store(settings)
+
+
+def _server_store(settings: Settings) -> Iterator[Conflict]:
+    """What only a PostgreSQL server needs."""
+    if find_spec("psycopg") is None:
+        message = f"{_is(settings, 'store.url')} needs a library that is not installed, psycopg"
+        yield Conflict(("store.url",), message, 'run pip install "load-watcher[postgres]"')
+    if settings.store.password_file is not None and has_password(settings.store.url):
+        message = "has a password in it, and store.password_file is set as well"
+        yield Conflict(("store.url", "store.password_file"), message, "leave one of them out")
+
+
+def _peers(settings: Settings) -> Iterator[Conflict]:
+    if settings.peers.urls is not None and settings.provider.name == "host":
+        message = f"is set, and the provider host ({settings.provider.reason}) knows this machine alone"
+        cure = "leave peers.urls out, or set provider.name to the source that all replicas ask"
+        yield Conflict(("peers.urls", "provider.name"), message, cure)
+
+
+def _replay(settings: Settings) -> Iterator[Conflict]:
+    provider = settings.provider
+    if provider.name != "replay":
+        return
+    if provider.trace is None:
+        cure = 'name a trace or a file of a store, for example provider.trace = "trace.csv.gz"'
+        yield Conflict(("provider.trace", "provider.name"), "is not set, and replay needs a recording", cure)
+    elif _is_store(settings, provider.trace):
+        message = f"{_is(settings, 'provider.trace')} is this service's own store (store.url), which it will write to"
+        yield Conflict(("provider.trace", "store.url"), message, "replay a copy, or give the service another store.url")
+
+
+def _is_store(settings: Settings, path: Path) -> bool:
+    _, is_file, store = settings.store.url.partition("sqlite:///")
+    return bool(is_file) and Path(store).resolve() == path.resolve()
+
+
+def _metrics(settings: Settings) -> Iterator[Conflict]:
+    computed = {window.label for window in settings.refresh.windows}
+    for label in settings.metrics.windows:
+        if label not in computed:
+            origin = settings.origins.get("metrics.windows", "default")
+            message = f'"{label}" ({origin}) is not among {_is(settings, "refresh.windows")}'
+            yield Conflict(("metrics.windows", "refresh.windows"), message, "name only windows that are computed")
+
+
+def _koordinator(settings: Settings) -> Iterator[Conflict]:
+    wanted, provider = settings.kubernetes.node_names, settings.provider.name
+    unread = wanted == "off" or (wanted == "auto" and provider == "host")
+    if settings.koordinator.publish and unread and provider != "metrics-server":
+        message = f"is true, and the nodes of the cluster are not read ({_is(settings, 'kubernetes.node_names')})"
+        cure = 'set kubernetes.node_names = "on", or leave koordinator.publish out'
+        yield Conflict(("koordinator.publish", "kubernetes.node_names", "provider.name"), message, cure)
+    served = {window.seconds for window in settings.refresh.windows}
+    koordinator = settings.koordinator
+    named = {"koordinator.aggregate_durations": [each.seconds for each in koordinator.aggregate_durations or ()]}
+    named["koordinator.nodes"] = [
+        seconds for rule in koordinator.nodes for seconds in rule.part.durations_s or () if seconds not in served
+    ]
+    for key, durations in named.items():
+        for seconds in dict.fromkeys(durations):
+            if seconds not in served:
+                origin, label = settings.origins.get(key, "default"), write_duration(seconds)
+                message = f'"{label}" ({origin}) is not among {_is(settings, "refresh.windows")}'
+                cure = f'name only windows that are kept, or add "{label}" to refresh.windows'
+                yield Conflict((key, "refresh.windows"), message, cure)
+
+
+def _files(settings: Settings) -> Iterator[Conflict]:
+    """Files that do not exist, may not be read, or hold nothing; provider.kubeconfig only for the one that reads it,
+    since KUBE_CONFIG may be there for other programs."""
+    for table in ("server", "provider", "kubernetes", "peers", "dashboard", "store"):
+        for each in settings_fields(type(getattr(settings, table))):
+            key, path = f"{table}.{each.name}", getattr(getattr(settings, table), each.name)
+            used = settings.provider.name == "metrics-server" and settings.kubernetes.kubeconfig is None
+            read = key != "provider.kubeconfig" or used
+            if isinstance(path, Path) and read and (trouble := _trouble_with(path)):
+                yield Conflict(
+                    (key,), f"{_is(settings, key)} {trouble}", "name a file that is there, readable and not empty"
+                )
+
+
+def _trouble_with(path: Path) -> str | None:
+    # Not opened: it may be a pipe, which can be read only once.
+    if path.is_dir():
+        return "is a directory"
+    if not path.exists():
+        return "does not exist"
+    if not os.access(path, os.R_OK):
+        return "may not be read by this process"
+    if path.is_file() and not path.read_bytes().strip():
+        return "is empty"
+    return None

@@ -1,0 +1,328 @@
+"""Making one `Settings` out of all that was given, or saying everything that is wrong with it.
+
+The order is: take in each source, let the stronger win key by key, choose the provider, read every value as its kind,
+fill in defaults, and hold the result against itself. No step stops at the first problem.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from watcher import model
+from watcher.platform import provider_names
+from watcher.platform.settings.addresses import is_server
+from watcher.platform.settings.checks import DEADLINE, conflicts
+from watcher.platform.settings.declaring import settings_fields
+from watcher.platform.settings.layers import (
+    CONFIG,
+    DEFAULT_FILE,
+    Given,
+    Layer,
+    environment_layer,
+    file_layer,
+    flag_layer,
+    legacy_layer,
+)
+from watcher.platform.settings.problems import Problem, SettingsError
+from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings
+from watcher.platform.settings.tables import KEYS, QUERIES, TABLES, Key, Settings
+from watcher.platform.settings.values import Secret, Unfit, describe, nearest
+
+Validator = Callable[[Mapping[str, Any]], list[Problem]]
+
+NAME, ADDRESS = "provider.name", "provider.address"
+# What a provider has no use for, and why.
+UNUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "host": (("address", "queries"), "the provider host reads this machine only"),
+    "metrics-server": (
+        ("address", "token", "token_file", "username", "ca_file", "client_cert", "insecure_skip_verify", "queries"),
+        "the provider metrics-server asks the cluster of the kubeconfig, else the one it runs in",
+    ),
+    "datadog": (("username",), "the provider datadog is asked with its two keys"),
+    "signalfx": (("username",), "the provider signalfx is asked with a token"),
+    "replay": (("address", "token", "token_file", "username", "queries"), "the provider replay reads provider.trace"),
+}
+UPSTREAM_NAMES = {"kubernetesmetricsserver": "metrics-server"}
+UPSTREAM_ADDRESS = "http://prometheus-k8s:9090"
+# Where the services are that most are customers of; other sites and realms have other addresses.
+CLOUD_ADDRESSES = {"datadog": "https://api.datadoghq.com", "signalfx": "https://api.signalfx.com"}
+
+
+def load(
+    *,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    cwd: Path,
+    file: Path | None = None,
+    part_validators: Mapping[str, Validator] | None = None,
+) -> Settings:
+    """The settings that these flags (by full key, None: not used), this environment and this file give.
+
+    `file` None means LOAD_WATCHER_CONFIG, else load-watcher.toml in `cwd` if there is one. `part_validators` check the
+    tables of other packages, by name ("scheduler", "agent", "qrm"). Raises SettingsError with all problems at once.
+    """
+    layers = _Layers(_file(file, environ=environ, cwd=cwd), environment_layer(environ), flag_layer(flags))
+    chosen = _choose_provider(layers.merged(legacy_layer(environ, provider="")).get(NAME), environ=environ)
+    legacy = legacy_layer(environ, provider=chosen.name)
+    reading = _read(layers.merged(legacy), cwd=cwd)
+    _split_credentials(reading)
+    _fill_in(reading, chosen, environ)
+    settings = _assemble(reading, chosen)
+    settings = replace(settings, parts=layers.parts())
+    problems = [*layers.problems(), *reading.problems]
+    if not layers.file_failed:
+        problems += chosen.problems
+        problems += conflicts(settings, refused=reading.refused | ({NAME, ADDRESS} if chosen.problems else set()))
+    problems += _part_problems(settings.parts, part_validators or {})
+    if problems:
+        raise SettingsError(problems)
+    origins = {**settings.origins, **layers.part_origins()}
+    notices = (
+        *legacy.notices,
+        *_unused(settings),
+        *_unmatched(settings),
+    )
+    return replace(settings, origins={**dict.fromkeys(_plain_keys(), "default"), **origins}, notices=notices)
+
+
+def _plain_keys() -> list[str]:
+    return [name for name, key in KEYS.items() if len(key.table) == 1]
+
+
+# --- the sources, weakest first --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layers:
+    file: Layer
+    environment: Layer
+    flags: Layer
+
+    @property
+    def file_failed(self) -> bool:
+        """Whether nothing is known of what the file says, so that what seems to be missing may be in it."""
+        return any(problem.key == "config" for problem in self.file.problems)
+
+    def merged(self, legacy: Layer) -> dict[str, Given]:
+        """The strongest given value of each key."""
+        return {**self.file.given, **legacy.given, **self.environment.given, **self.flags.given}
+
+    def parts(self) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        for layer in (self.file, self.environment, self.flags):
+            for part, table in layer.parts.items():
+                merged[part] = _overlaid(merged.get(part, {}), table)
+        return merged
+
+    def part_origins(self) -> dict[str, str]:
+        layers = (self.file, self.environment, self.flags)
+        names = sorted({part for layer in layers for part in layer.parts})
+        return {part: ", ".join(layer.part_origin for layer in layers if part in layer.parts) for part in names}
+
+    def problems(self) -> list[Problem]:
+        return [problem for layer in (self.file, self.environment, self.flags) for problem in layer.problems]
+
+
+def _overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    both = {key: _overlaid(below[key], above[key]) for key in above if _are_tables(below.get(key), above[key])}
+    return {**below, **above, **both}
+
+
+def _are_tables(*candidates: object) -> bool:
+    return all(isinstance(each, dict) for each in candidates)
+
+
+def _file(file: Path | None, *, environ: Mapping[str, str], cwd: Path) -> Layer:
+    named = file or (Path(environ[CONFIG]) if environ.get(CONFIG, "").strip() else None)
+    if named is not None:
+        return file_layer(cwd / named, shown=str(named))
+    default = cwd / DEFAULT_FILE
+    return file_layer(default, shown=DEFAULT_FILE) if default.exists() else Layer()
+
+
+# --- the provider ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    name: str
+    reason: str
+    given: Given | None
+    problems: list[Problem] = field(default_factory=list)
+
+
+def _choose_provider(given: Given | None, *, environ: Mapping[str, str]) -> _Chosen:
+    """Which provider, and why. A name that does not exist is a problem, never another provider in silence."""
+    if given is None:
+        if environ.get("KUBERNETES_SERVICE_HOST"):
+            reason = "provider.name is not set, and in a cluster (KUBERNETES_SERVICE_HOST is set) means metrics-server"
+            return _Chosen("metrics-server", reason, given)
+        return _Chosen("host", "provider.name is not set, and this is no cluster: this machine's own load", given)
+    if not isinstance(given.value, str) or not given.value.strip():
+        message = f"must be the name of a provider; given {describe(given.value)} ({given.origin})"
+        return _Chosen("host", "", given, [Problem(NAME, message, f"choose one of {_known()}")])
+    folded = given.value.strip().casefold()
+    spelt = UPSTREAM_NAMES | {name.casefold(): name for name in provider_names.known_names()}
+    if folded in spelt:
+        return _Chosen(spelt[folded], f"set by {given.origin}", given)
+    guess = nearest(folded, spelt)
+    message = f"{describe(given.value)} is no provider ({given.origin})"
+    cure = f"choose one of {_known()}" + (f"; did you mean {spelt[guess]}?" if guess else "")
+    return _Chosen("host", "", given, [Problem(NAME, message, cure)])
+
+
+def _known() -> str:
+    return ", ".join(sorted(provider_names.known_names()))
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Reading:
+    """Values by full key, where each is from, and what could not be read."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
+
+    def take(self, key: str, value: Any, origin: str) -> None:
+        self.values[key], self.origins[key] = value, origin
+
+    def refuse(self, key: str, message: str, cure: str) -> None:
+        self.problems.append(Problem(key, message, cure))
+        self.refused.add(key)
+
+
+def _read(given: Mapping[str, Given], *, cwd: Path) -> _Reading:
+    reading = _Reading()
+    for name, each in given.items():
+        if name == NAME:
+            continue  # chosen already
+        kind = KEYS[name].setting.kind
+        try:
+            value = kind.read_text(each.value) if each.text else kind.read(each.value)
+        except Unfit as unfit:
+            detail = str(unfit) or f"given {describe(each.value, private=kind.private)}"
+            cure = f"for example {name} = {KEYS[name].example}"
+            reading.refuse(name, f"must be {kind.accepts}; {detail} ({each.origin})", cure)
+        else:
+            reading.take(name, cwd / value if isinstance(value, Path) else value, each.origin)
+    return reading
+
+
+def _split_credentials(reading: _Reading) -> None:
+    """Take user and password out of the address, so that it can be logged and sent on like any other."""
+    address = reading.values.get(ADDRESS)
+    if address is None or "@" not in urlsplit(address).netloc:
+        return
+    parts, origin = urlsplit(address), reading.origins[ADDRESS]
+    if "provider.username" in reading.values or "provider.password" in reading.values:
+        message = f"has a user in it ({origin}), and provider.username or provider.password is set as well"
+        reading.refuse(ADDRESS, message, "leave one of them out")
+    elif not parts.username or not parts.password:
+        message = f"has a user without a password in it, or the reverse ({origin})"
+        reading.refuse(ADDRESS, message, "set provider.username and provider.password_file, or provider.token_file")
+    else:
+        reading.take("provider.username", unquote(parts.username), origin)
+        reading.take("provider.password", Secret(unquote(parts.password)), origin)
+    plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    reading.take(ADDRESS, plain, origin)
+
+
+def _fill_in(reading: _Reading, chosen: _Chosen, environ: Mapping[str, str]) -> None:
+    """The defaults that depend on something else."""
+    legacy = chosen.given is not None and chosen.given.origin == "environment METRICS_PROVIDER_NAME"
+    if legacy and chosen.name == "prometheus" and ADDRESS not in reading.values:
+        reading.take(ADDRESS, UPSTREAM_ADDRESS, "default that comes with METRICS_PROVIDER_NAME=Prometheus")
+    if chosen.name in CLOUD_ADDRESSES and ADDRESS not in reading.values:
+        reading.take(ADDRESS, CLOUD_ADDRESSES[chosen.name], f"default of the provider {chosen.name}")
+    interval, timeout = reading.values.get("refresh.interval"), "provider.timeout"
+    if interval is not None and timeout not in reading.values and DEADLINE * interval < KEYS[timeout].default:
+        reading.take(timeout, round(DEADLINE * interval, 3), f"default, {DEADLINE} of refresh.interval")
+    shown, served = "metrics.windows", reading.values.get("refresh.windows")
+    if served and shown not in reading.values:
+        label = model.default_window(served).label
+        reading.take(shown, (label,), "default, the window that GET /watcher answers with")
+    if is_server(reading.values.get("store.url", "")) and "store.watcher_id" not in reading.values:
+        pod = environ.get("POD_NAME", "").strip()
+        origin = "environment POD_NAME" if pod else "default, the name of this host"
+        reading.take("store.watcher_id", pod or socket.gethostname(), origin)
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _assemble(reading: _Reading, chosen: _Chosen) -> Settings:
+    """The tables. What could not be read has its default here, and is among the problems."""
+    tables = {name: _fields(reading, (name,)) for name in TABLES}
+    if chosen.given is not None:
+        reading.take(NAME, chosen.name, chosen.given.origin)
+    provider = {**tables.pop("provider"), "name": chosen.name, "reason": chosen.reason, "queries": _queries(reading)}
+    built = {name: TABLES[name](**content) for name, content in tables.items()}
+    return Settings(**built, provider=ProviderSettings(**provider), origins=dict(reading.origins))  # type: ignore[arg-type]
+
+
+def _fields(reading: _Reading, table: tuple[str, ...]) -> dict[str, Any]:
+    keys = [key for key in KEYS.values() if key.table == table]
+    return {key.of.name: reading.values[key.name] for key in keys if key.name in reading.values}
+
+
+def _queries(reading: _Reading) -> dict[str, QuerySettings]:
+    """One query for each metric of which anything is set; one that lacks what it needs is a problem instead."""
+    mentioned = {KEYS[name].table for name in (*reading.values, *reading.refused) if KEYS[name].table[:2] == QUERIES}
+    queries = {}
+    for table in sorted(mentioned):
+        content = _fields(reading, table)
+        needed = [Key(table, each) for each in settings_fields(QuerySettings) if each.default is MISSING]
+        missing = [key for key in needed if key.of.name not in content]
+        for key in missing:
+            if key.name not in reading.refused:
+                message = f"is not set, and [{'.'.join(table)}] needs it"
+                reading.refuse(key.name, message, f"for example {key.name} = {key.example}")
+        if not missing:
+            queries[table[-1]] = QuerySettings(**content)
+    return queries
+
+
+# --- what is worth a word, or belongs to others ----------------------------------------------------------------------
+
+
+def _unused(settings: Settings) -> list[str]:
+    provider = settings.provider
+    names, reason = UNUSED.get(provider.name, ((), ""))
+    unused = [f"provider.{name} is set and not used: {reason}" for name in names if getattr(provider, name)]
+    of_servers = () if is_server(settings.store.url) else ("password_file", "watcher_id")
+    unused += [
+        f"store.{name} is set and not used: store.url names a file"
+        for name in of_servers
+        if getattr(settings.store, name)
+    ]
+    return unused
+
+
+def _unmatched(settings: Settings) -> list[str]:
+    """Where provider.matchers do not reach, so that nodes of other clusters may come in."""
+    provider = settings.provider
+    if not provider.matchers:
+        return []
+    if provider.name in provider_names.PROVIDERS and provider.name != "prometheus":
+        return ["provider.matchers is set and not used: only the provider prometheus puts them into its queries"]
+    without = [
+        f"provider.queries.{name}.expression is sent as it is, and does not name {each.label}, as provider.matchers "
+        "do: it may bring nodes of other clusters"
+        for name, query in provider.queries.items()
+        for each in provider.matchers
+        if each.label not in query.expression
+    ]
+    return list(dict.fromkeys(without))
+
+
+def _part_problems(parts: Mapping[str, Any], validators: Mapping[str, Validator]) -> list[Problem]:
+    return [problem for name, table in parts.items() if name in validators for problem in validators[name](table)]

@@ -1,0 +1,63 @@
+"""How matchers of series are read and written: `provider.matchers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watcher.core.queries.matchers import Matcher, parse_matchers
+from watcher.platform.settings import values
+from watcher.platform.settings.values import Kind
+
+
+def _read_matchers(value: Any) -> tuple[Matcher, ...]:
+    try:
+        if isinstance(value, dict):
+            return tuple(_equal(label, text) for label, text in value.items())
+        if isinstance(value, list):
+            return _distinct_matchers([_one_matcher(text) for text in value])
+    except ValueError as error:  # Unfit is one, too
+        raise values.Unfit(str(error)) from None
+    raise values.Unfit
+
+
+def _read_matchers_text(text: str) -> tuple[Matcher, ...]:
+    try:
+        return _distinct_matchers(list(parse_matchers(text)))
+    except ValueError as error:
+        raise values.Unfit(str(error)) from None
+
+
+def _equal(label: str, text: object) -> Matcher:
+    if not isinstance(text, str):
+        raise values.Unfit(f"the value of {label} must be text; given {values.describe(text)}")
+    return Matcher(label, "=", text)
+
+
+def _one_matcher(text: object) -> Matcher:
+    matchers = parse_matchers(text) if isinstance(text, str) else ()
+    if len(matchers) != 1:
+        raise values.Unfit(f"each of the list must be one matcher in a text; given {values.describe(text)}")
+    return matchers[0]
+
+
+def _distinct_matchers(matchers: list[Matcher]) -> tuple[Matcher, ...]:
+    if twice := next((each for each in matchers if matchers.count(each) > 1), None):
+        raise values.Unfit(f"{twice} stands twice")
+    return tuple(matchers)
+
+
+def _write_matchers(matchers: tuple[Matcher, ...]) -> str:
+    if len({each.label for each in matchers if each.operator == "="}) < len(matchers):
+        return "[" + ", ".join(values.write_text(str(each)) for each in matchers) + "]"
+    pairs = ", ".join(f"{each.label} = {values.write_text(each.value)}" for each in matchers)
+    return f"{{ {pairs} }}" if pairs else "{}"
+
+
+MATCHERS = Kind(
+    'a table of labels with their values, like { cluster = "prod-1" }, or a list of matchers as in PromQL, like '
+    """['cluster="prod-1"', 'env=~"live|test"'] (environment: cluster="prod-1",env=~"live|test")""",
+    _read_matchers,
+    _read_matchers_text,
+    _write_matchers,
+    brief="table of labels, or list of PromQL matchers; environment: matchers separated by commas",
+)

@@ -1,0 +1,51 @@
+"""Kinds of values that only the model can tell: windows, metric types, operators; and levels of the log."""
+
+from __future__ import annotations
+
+from watcher import model
+from watcher.platform.settings import quantities, values
+from watcher.platform.settings.quantities import DAY
+from watcher.platform.settings.values import Kind
+
+
+def window(text: str) -> model.Window:
+    """The window of this length, labelled in the one way that the wire and the database know: "900s" is "15m"."""
+    seconds = int(quantities.read_duration(text))
+    return model.Window(quantities.write_duration(seconds), seconds)
+
+
+def _windows() -> Kind:
+    length = quantities.whole_seconds(lowest=2, highest=int(DAY))
+    item = Kind(
+        'a duration of whole seconds, like "15m", of at most 24h',
+        lambda value: window(f"{length.read(value)}s"),
+        lambda text: window(f"{length.read_text(text)}s"),
+        lambda each: values.write_text(each.label),
+    )
+    several = values.several(item, called='durations, like ["5m", "10m", "15m"]')
+    return Kind(
+        several.accepts,
+        lambda value: tuple(sorted(several.read(value), key=lambda each: each.seconds)),
+        lambda text: tuple(sorted(several.read_text(text), key=lambda each: each.seconds)),
+        several.write,
+    )
+
+
+WINDOWS = _windows()
+WINDOW_LABELS = Kind(
+    WINDOWS.accepts,
+    lambda value: tuple(each.label for each in WINDOWS.read(value)),
+    lambda text: tuple(each.label for each in WINDOWS.read_text(text)),
+    lambda labels: "[" + ", ".join(map(values.write_text, labels)) + "]",
+)
+
+_METRIC_TYPES = tuple(kind.value for kind in model.MetricType)
+_METRIC_NAMES = tuple(dict.fromkeys((*_METRIC_TYPES, *model.METRIC_BY_KEY)))
+TYPES = values.several(values.choice(_METRIC_NAMES), called="metric types, like CPU, or keys, like NetworkReceive")
+TYPES_ONLY = values.several(values.choice(_METRIC_TYPES), called="metric types, like CPU")
+OPERATORS = values.several(values.choice([each.value for each in model.Operator]), called="operators, like AVG")
+DEFAULT_WINDOWS = tuple(window(label) for label in ("5m", "10m", "15m"))
+
+# The names of logrus, which load-watcher's users know, beside Python's.
+LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical", "panic": "critical"}
+LEVEL = values.choice(("debug", "info", "warning", "error", "critical"), aliases=LEVELS)

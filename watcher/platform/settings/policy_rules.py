@@ -1,0 +1,95 @@
+"""How rules for the NodeMetrics of some nodes are read and written: `koordinator.nodes`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from watcher.core.koordinator.collect_policy import SHORTEST_INTERVAL_S, SHORTEST_PERIOD_S, PolicyPart, PolicyRule
+from watcher.platform.settings import quantities, values
+from watcher.platform.settings.model_values import WINDOWS
+from watcher.platform.settings.values import Kind
+
+_RULE_KEYS = ("names", "labels", "report_interval", "aggregate_duration", "aggregate_durations")
+REPORT_INTERVAL = quantities.whole_seconds(lowest=SHORTEST_INTERVAL_S, highest=3600)
+AGGREGATE_DURATION = quantities.whole_seconds(lowest=SHORTEST_PERIOD_S, highest=86400)
+
+
+def _read_rules(value: Any) -> tuple[PolicyRule, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise values.Unfit
+    return tuple(_one_rule(number, each) for number, each in enumerate(value, start=1))
+
+
+def _read_rules_text(text: str) -> tuple[PolicyRule, ...]:
+    try:
+        return _read_rules(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise values.Unfit(str(error) if isinstance(error, values.Unfit) else f"no JSON: {error}") from None
+
+
+def _one_rule(number: int, given: Mapping[str, Any]) -> PolicyRule:
+    if unknown := next((key for key in given if key not in _RULE_KEYS), None):
+        raise values.Unfit(f"number {number} has {unknown!r}; there are {', '.join(_RULE_KEYS)}")
+    names, labels = given.get("names", []), given.get("labels", {})
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise values.Unfit(f'names of number {number} must be a list of patterns, like ["gpu-*"]')
+    if not isinstance(labels, dict) or not all(isinstance(each, str) for each in labels.values()):
+        raise values.Unfit(f'labels of number {number} must be a table of texts, like {{ pool = "gpu" }}')
+    if not names and not labels:
+        raise values.Unfit(f"number {number} has neither names nor labels, so that nobody knows for which nodes it is")
+    read = {key: _part_of_rule(number, key, given[key]) for key in _RULE_KEYS[2:] if key in given}
+    if not read:
+        raise values.Unfit(f"number {number} changes nothing; there are {', '.join(_RULE_KEYS[2:])}")
+    durations = read.get("aggregate_durations")
+    part = PolicyPart(
+        read.get("report_interval"),
+        read.get("aggregate_duration"),
+        None if durations is None else tuple(each.seconds for each in durations),
+    )
+    return PolicyRule(part, tuple(names), tuple(labels.items()))
+
+
+def _part_of_rule(number: int, key: str, value: Any) -> Any:
+    kind = _RULE_PARTS[key]
+    try:
+        return kind.read(value)
+    except values.Unfit as unfit:
+        detail = str(unfit) or f"given {values.describe(value)}"
+        raise values.Unfit(f"{key} of number {number} must be {kind.accepts}; {detail}") from None
+
+
+def _write_rules(rules: tuple[PolicyRule, ...]) -> str:
+    return "[" + ", ".join(map(_write_rule, rules)) + "]"
+
+
+def _write_rule(rule: PolicyRule) -> str:
+    part, written = rule.part, {}
+    if rule.names:
+        written["names"] = "[" + ", ".join(map(values.write_text, rule.names)) + "]"
+    if rule.labels:
+        pairs = ", ".join(f"{values.write_text(key)} = {values.write_text(text)}" for key, text in rule.labels)
+        written["labels"] = f"{{ {pairs} }}"
+    numbers = {"report_interval": part.report_interval_s, "aggregate_duration": part.aggregate_duration_s}
+    for key, seconds in numbers.items():
+        if seconds is not None:
+            written[key] = values.write_text(quantities.write_duration(seconds))
+    if part.durations_s is not None:
+        durations = (values.write_text(quantities.write_duration(seconds)) for seconds in part.durations_s)
+        written["aggregate_durations"] = f"[{', '.join(durations)}]"
+    return "{ " + ", ".join(f"{key} = {text}" for key, text in written.items()) + " }"
+
+
+_RULE_PARTS = {
+    "report_interval": REPORT_INTERVAL,
+    "aggregate_duration": AGGREGATE_DURATION,
+    "aggregate_durations": WINDOWS,
+}
+POLICY_RULES = Kind(
+    'a list of tables, like [{ names = ["gpu-*"], report_interval = "30s" }] (environment: the same as JSON)',
+    _read_rules,
+    _read_rules_text,
+    _write_rules,
+    brief=f"list of tables with {', '.join(_RULE_KEYS)}; environment: JSON",
+)

@@ -1,0 +1,120 @@
+"""Kinds of values: durations (seconds) and sizes (bytes)."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from typing import Any
+
+from watcher.platform.settings.values import Kind, Unfit, write_text
+
+MINUTE = 60.0
+HOUR = 3600.0
+DAY = 86400.0
+_DIGITS = r"\d{1,20}(?:\.\d{1,30})?"
+_PARTS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+_DURATION = re.compile("".join(rf"(?:({_DIGITS}){unit})?" for unit in ("d", "h", "m", "s", "ms")), re.ASCII)
+_NUMBER = re.compile(_DIGITS, re.ASCII)
+
+
+def read_duration(value: Any) -> float:
+    """Seconds, from "60s", "15m", "1h30m", "250ms", or a number (also as text). Raises Unfit; never negative."""
+    if type(value) in (int, float):
+        # Compared before it is converted: a TOML integer may be too large for a float.
+        if not 0 <= value <= 1e15 or math.isnan(value):
+            raise Unfit
+        return float(value)
+    if not isinstance(value, str):
+        raise Unfit
+    text = value.strip()
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    match = _DURATION.fullmatch(text)
+    if not text or match is None:
+        raise Unfit
+    weights = (*(Decimal(weight) for _, weight in _PARTS), Decimal("0.001"))
+    return float(sum(Decimal(part) * weight for part, weight in zip(match.groups(), weights, strict=True) if part))
+
+
+def write_duration(seconds: float) -> str:
+    """Seconds as people write them, without loss: 900 is "15m", 5400 "1h30m", 0.25 "250ms", 1.5 "1.5s"."""
+    exact = Decimal(repr(seconds)).normalize()
+    if exact != int(exact):
+        millis = exact * 1000
+        return f"{int(millis)}ms" if exact < 1 and millis == int(millis) else f"{exact:f}s"
+    rest, written = int(exact), ""
+    for unit, weight in _PARTS[1:]:  # 24h is plainer than 1d
+        count, rest = divmod(rest, weight)
+        written += f"{count}{unit}" if count else ""
+    return written or "0s"
+
+
+def duration(*, lowest: float = 0, highest: float = 366 * 86400) -> Kind:
+    """Seconds from `lowest` to `highest`."""
+
+    def read(value: Any) -> float:
+        seconds = read_duration(value)
+        if not lowest <= seconds <= highest:
+            raise Unfit
+        return seconds
+
+    bounds = f", from {write_duration(lowest)} to {write_duration(highest)}"
+    accepts = f'a duration like "60s", "15m", "1h30m" or "250ms", or a number of seconds{bounds}'
+    return Kind(accepts, read, read, _write_quoted_duration, brief=f"duration{bounds}")
+
+
+def _write_quoted_duration(seconds: float) -> str:
+    return write_text(write_duration(seconds))
+
+
+def whole_seconds(*, lowest: int, highest: int) -> Kind:
+    """Whole seconds, as int, from `lowest` to `highest`."""
+
+    def read(value: Any) -> int:
+        seconds = read_duration(value)
+        if seconds != int(seconds) or not lowest <= seconds <= highest:
+            raise Unfit
+        return int(seconds)
+
+    accepts = f'a duration of whole seconds, like "{write_duration(min(15, highest))}", from {lowest}s to {highest}s'
+    return Kind(accepts, read, read, _write_quoted_duration, brief=f"whole seconds, from {lowest}s to {highest}s")
+
+
+_BYTES = {"B": 1} | {
+    f"{prefix}{suffix}": base**power
+    for power, prefix in enumerate("KMGT", start=1)
+    for suffix, base in (("B", 1000), ("iB", 1024))
+}
+_SIZE = re.compile(rf"({_DIGITS})\s*([A-Za-z]*)", re.ASCII)
+
+
+def write_size(size: int) -> str:
+    """Bytes in the largest binary unit that divides them: 2147483648 is "2GiB", 1500 "1500B"."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size and size % _BYTES[unit] == 0:
+            return f"{size // _BYTES[unit]}{unit}"
+    return f"{size}B"
+
+
+def size(*, lowest: int) -> Kind:
+    """Bytes, at least `lowest`."""
+
+    def read(value: Any) -> int:
+        if isinstance(value, str):
+            value = _size_of(value)
+        if type(value) is not int or not lowest <= value <= 2**60:
+            raise Unfit
+        return value
+
+    accepts = f'a size like "2GiB" or "500MB", or a number of bytes, at least {write_size(lowest)}'
+    brief = f"size, at least {write_size(lowest)}"
+    return Kind(accepts, read, read, lambda value: write_text(write_size(value)), brief=brief)
+
+
+def _size_of(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    unit = (match[2] or "B").upper().replace("I", "i") if match else ""
+    if match is None or unit not in _BYTES:
+        raise Unfit
+    return int(Decimal(match[1]) * _BYTES[unit])

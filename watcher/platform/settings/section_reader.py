@@ -1,0 +1,60 @@
+"""The settings' tables of other packages: declared as ours are, read as ours are, but not by us.
+
+A package declares its table as a dataclass of `tables.about` fields; what was given for it in the file, the environment
+and flags arrives as one mapping (environment and flags as text).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from watcher.platform.settings.declaring import Table, setting_of, settings_fields
+from watcher.platform.settings.problems import Problem
+from watcher.platform.settings.values import Kind, Unfit, describe, nearest
+
+TableT = TypeVar("TableT", bound=Table)
+
+
+def read_table(
+    table: type[TableT], given: Mapping[str, Any], *, section: str, cwd: Path
+) -> tuple[TableT, list[Problem]]:
+    """The table with what was given, defaults elsewhere, and all problems: unknown keys name the nearest known one.
+    Paths are from `cwd`."""
+    known = {field.name: setting_of(field) for field in settings_fields(table)}
+    values: dict[str, Any] = {}
+    problems = []
+    for name, value in given.items():
+        key = f"{section}.{name}"
+        if name not in known:
+            near = nearest(name, known)
+            cure = f"did you mean {section}.{near}?" if near else f"[{section}] has: {', '.join(known)}"
+            problems.append(Problem(key, "there is no such setting", cure))
+            continue
+        kind = known[name].kind
+        try:
+            read = _read(kind, value)
+        except Unfit as unfit:
+            detail = str(unfit) or f"given {describe(value, private=kind.private)}"
+            example = known[name].example or _default(table, name, kind)
+            cure = f"for example {key} = {example}" if example else f"write {kind.accepts}"
+            problems.append(Problem(key, f"must be {kind.accepts}; {detail}", cure))
+        else:
+            values[name] = cwd / read if isinstance(read, Path) else read
+    return table(**values), problems
+
+
+def _read(kind: Kind, value: Any) -> Any:
+    """As TOML has it, or as text has it: flags and the environment give everything as text."""
+    try:
+        return kind.read(value)
+    except Unfit:
+        if not isinstance(value, str):
+            raise
+        return kind.read_text(value)
+
+
+def _default(table: type[Table], name: str, kind: Kind) -> str:
+    value = getattr(table(), name)
+    return "" if value is None else kind.write(value)

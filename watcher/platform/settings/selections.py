@@ -1,0 +1,86 @@
+"""How a selection of pods is read and written: `agents.pods`, `dashboard.agent_pods`, `dashboard.qrm_pods`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from watcher.core.pods.selector import SELECTOR_EXAMPLE, PodSelection, check_selector, is_namespace
+from watcher.platform.settings import addresses, values
+from watcher.platform.settings.values import Kind, Unfit
+
+_KEYS = tuple(each.name for each in fields(PodSelection))
+_PORT = values.whole(lowest=1, highest=65535)
+
+
+def pods(*, port: int) -> Kind:
+    """Pods by their labels, which answer at `port` unless another one is given."""
+
+    def read(value: Any) -> PodSelection:
+        return _selection({"selector": value} if isinstance(value, str) else value, port=port)
+
+    def read_text(text: str) -> PodSelection:
+        if not text.lstrip().startswith("{"):
+            return read(text)
+        try:
+            return read(json.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise Unfit(str(error) if isinstance(error, Unfit) else f"no JSON: {error}") from None
+
+    return Kind(
+        f'a label selector, like "{SELECTOR_EXAMPLE}", or a table, like {{ selector = "{SELECTOR_EXAMPLE}", '
+        f'namespace = "load-watcher-agent", port = {port} }} (environment: the same as JSON)',
+        read,
+        read_text,
+        lambda selection: _write(selection, port=port),
+        brief=f"label selector, or table with {', '.join(_KEYS)}; environment: the selector, or JSON",
+    )
+
+
+def _selection(given: object, *, port: int) -> PodSelection:
+    if not isinstance(given, dict):
+        raise Unfit
+    if unknown := next((key for key in given if key not in _KEYS), None):
+        near = values.nearest(unknown, _KEYS)
+        raise Unfit(f"it has {unknown!r}; " + (f"did you mean {near}?" if near else f"there are {', '.join(_KEYS)}"))
+    if "selector" not in given:
+        raise Unfit("it has no selector, and would be every pod")
+    part = {key: _part(key, value) for key, value in given.items()}
+    return PodSelection(**{"port": port, **part})
+
+
+def _part(key: str, value: Any) -> Any:
+    kind = _PORT if key == "port" else values.TEXT
+    try:
+        read = kind.read(value)
+    except Unfit as unfit:
+        raise Unfit(f"its {key} must be {kind.accepts}; {str(unfit) or f'given {values.describe(value)}'}") from None
+    if key == "selector":
+        try:
+            check_selector(read)
+        except ValueError as error:
+            raise Unfit(f"its selector {values.describe(value)} is none of labels: {error}") from None
+    if key == "namespace" and not is_namespace(read):
+        raise Unfit(f"its namespace {values.describe(value)} can be the name of none")
+    if key == "tls_server_name" and not _is_host(read):
+        raise Unfit(f"its tls_server_name {values.describe(value)} is no name of a host")
+    return read
+
+
+def _is_host(text: str) -> bool:
+    """Whether an address can have this in the place of its host, and nothing else."""
+    try:
+        return addresses.ADDRESS.read(f"https://{text}") == f"https://{text}" and not set(text) & set("/:@")
+    except Unfit:
+        return False
+
+
+def _write(selection: PodSelection, *, port: int) -> str:
+    defaults: Mapping[str, Any] = {"port": port, "namespace": "", "tls_server_name": ""}
+    changed = {name: getattr(selection, name) for name in _KEYS if getattr(selection, name) != defaults.get(name)}
+    if changed.keys() == {"selector"}:
+        return values.write_text(selection.selector)
+    written = (f"{name} = {value if name == 'port' else values.write_text(value)}" for name, value in changed.items())
+    return f"{{ {', '.join(written)} }}"

@@ -1,0 +1,287 @@
+"""How one value is read and written, whoever gives it.
+
+The same setting may come as a TOML value (`interval = "60s"`, `interval = 60`), as text from the environment or from a
+flag (`60s`), and must go back as TOML for `config show`. A `Kind` holds these three beside the words that say what is
+accepted, so that a problem, the documentation and the parser cannot disagree. What a kind cannot read it refuses with
+`Unfit`, never with anything else. Values marked private are never quoted back.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HIDDEN = "<hidden>"
+
+
+class Secret:
+    """A text that only `reveal()` gives out. No dataclass: `dataclasses.asdict` would open it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text itself, for the one place that sends it."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+class Unfit(ValueError):
+    """This value is not of the kind. The text says what exactly is wrong where the kind alone does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How values of one kind are read and written.
+
+    `accepts` completes "must be …", `brief` is the same for a table in the documentation. `read` takes a TOML value,
+    `read_text` text from the environment or a flag; both raise Unfit and nothing else. `write` gives a TOML literal,
+    with everything secret hidden. `private` values are not quoted in problems.
+    """
+
+    accepts: str
+    read: Callable[[Any], Any]
+    read_text: Callable[[str], Any]
+    write: Callable[[Any], str]
+    private: bool = False
+    brief: str = ""
+
+
+# --- naming what was given -------------------------------------------------------------------------------------------
+
+
+def hide_credentials(text: str) -> str:
+    """An address or database URL without what may be secret in it: all before the last @, and all after ? or #.
+
+    Hides rather too much: a password may itself hold @, / or ?, and the text may be no URL at all.
+    """
+    before, at, after = text.rpartition("@")
+    if at:
+        scheme = re.match(r"(https?|postgres(ql)?(\+\w+)?|sqlite)://", before, re.ASCII | re.IGNORECASE)
+        text = f"{scheme[0] if scheme else ''}{HIDDEN}@{after}"
+    return re.sub(r"([?#]).+", rf"\1{HIDDEN}", text, flags=re.DOTALL)
+
+
+def describe(value: object, *, private: bool = False) -> str:
+    """A given value in the words of TOML, short enough for a line; of a private one only what it is."""
+    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "a table"}
+    if private or isinstance(value, (list, dict)):
+        return kinds.get(type(value), "something else")
+    if isinstance(value, (datetime.date, datetime.time)):
+        return "a date or time"
+    if isinstance(value, str):
+        safe = hide_credentials(value) if "//" in value else value
+        return write_text(safe if len(safe) <= 80 else safe[:77] + "…")
+    return _number_in_words(value) if type(value) in (int, float) else str(value).lower()
+
+
+def _number_in_words(value: Any) -> str:
+    # str() of an integer of thousands of digits is refused by Python itself.
+    return "a very large number" if isinstance(value, int) and value.bit_length() > 200 else str(value)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` most likely meant, None if none is near. Case does not count."""
+    by_folded = {candidate.casefold(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
+    return by_folded[close[0]] if close else None
+
+
+def one_of(names: Iterable[str]) -> str:
+    """Names for a sentence: "a", "b" or "c"."""
+    quoted = [f'"{name}"' for name in names]
+    return " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+
+
+# --- text, yes and no, numbers ---------------------------------------------------------------------------------------
+
+
+def write_text(text: str) -> str:
+    """A TOML basic string. Bytes that are no text (undecodable environment) are written as escapes of themselves."""
+    printable = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return json.dumps(printable, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _read_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Unfit
+    text = value.strip()
+    if not text:
+        raise Unfit("given empty text")
+    if "\0" in text:
+        raise Unfit("given text with a NUL character in it")
+    return text
+
+
+TEXT = Kind("text", _read_text, _read_text, write_text)
+
+
+def _read_name(value: Any) -> str:
+    text = _read_text(value)
+    if not text.isprintable() or len(text) > 253:
+        raise Unfit
+    return text
+
+
+NAME = Kind("a name of at most 253 printable characters", _read_name, _read_name, write_text)
+
+
+def _read_path(value: Any) -> Path:
+    return Path(_read_text(value))
+
+
+PATH = Kind("the path of a file", _read_path, _read_path, lambda path: write_text(str(path)))
+
+
+def _read_secret(value: Any) -> Secret:
+    if not isinstance(value, str):
+        raise Unfit
+    text = value.rstrip("\r\n")  # as files and Kubernetes secrets often end
+    if not text:
+        raise Unfit("given empty text")
+    if re.search(r"[\x00-\x1f\x7f]", text):
+        raise Unfit("it has control characters in it")
+    return Secret(text)
+
+
+SECRET = Kind("text", _read_secret, _read_secret, lambda _: write_text(HIDDEN), private=True)
+
+_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def _read_boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Unfit
+    return value
+
+
+def _read_boolean_text(text: str) -> bool:
+    try:
+        return _WORDS[text.strip().lower()]
+    except KeyError:
+        raise Unfit from None
+
+
+BOOLEAN = Kind("true or false", _read_boolean, _read_boolean_text, lambda value: str(value).lower())
+
+
+def whole(*, lowest: int, highest: int) -> Kind:
+    """Whole numbers from `lowest` to `highest`."""
+
+    def read(value: Any) -> int:
+        if type(value) is not int or not lowest <= value <= highest:  # bool is an int to Python
+            raise Unfit
+        return value
+
+    def read_text(text: str) -> int:
+        if not re.fullmatch(r"\d{1,18}", text.strip(), re.ASCII):
+            raise Unfit
+        return read(int(text))
+
+    return Kind(f"a whole number from {lowest} to {highest}", read, read_text, str)
+
+
+def _real(accepts: str, fits: Callable[[float], bool], write: Callable[[float], str]) -> Kind:
+    """A number, whole or not, that fits."""
+
+    def read(value: Any) -> float:
+        if type(value) not in (int, float) or not fits(value):
+            raise Unfit
+        return float(value)
+
+    def read_text(text: str) -> float:
+        try:
+            return read(float(text))
+        except ValueError:
+            raise Unfit from None
+
+    return Kind(accepts, read, read_text, write)
+
+
+def number(*, lowest: float, highest: float) -> Kind:
+    """A number, whole or not."""
+    accepts = f"a number from {lowest:g} to {highest:g}"
+    return _real(accepts, lambda value: lowest <= value <= highest, lambda value: f"{value:g}")
+
+
+def _fraction(accepts: str, *, with_zero: bool) -> Kind:
+    return _real(accepts, lambda value: 0 < value <= 1 or (with_zero and value == 0), repr)
+
+
+FRACTION = _fraction("a number above 0 and at most 1", with_zero=False)
+SHARE = _fraction("a number from 0 to 1", with_zero=True)
+
+
+# --- durations and sizes ---------------------------------------------------------------------------------------------
+
+
+# --- names out of a fixed set, and lists -----------------------------------------------------------------------------
+
+
+def choice(names: Iterable[str], *, aliases: Mapping[str, str] | None = None) -> Kind:
+    """One of `names`, in any case; `aliases` are further spellings of them."""
+    known = tuple(names)
+    spelt = {name.casefold(): name for name in known} | dict(aliases or {})
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str):
+            raise Unfit
+        name = spelt.get(value.strip().casefold())
+        if name is None:
+            guess = nearest(value, spelt)
+            raise Unfit(f"given {describe(value)}" + (f'; did you mean "{spelt[guess]}"?' if guess else ""))
+        return name
+
+    return Kind(one_of(known), read, read, write_text)
+
+
+def several(item: Kind, *, called: str) -> Kind:
+    """A list of at least one `item`, none twice; as text separated by commas. `called` completes "a list of …"."""
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise Unfit
+        return _distinct([_read_item(item, element) for element in value])
+
+    def read_text(text: str) -> tuple[Any, ...]:
+        return _distinct([_read_item(item, element.strip()) for element in text.split(",")])
+
+    def write(values: Any) -> str:
+        return "[" + ", ".join(item.write(value) for value in values) + "]"
+
+    return Kind(f"a list of {called}", read, read_text, write)
+
+
+def _read_item(item: Kind, element: Any) -> Any:
+    try:
+        return item.read(element)
+    except Unfit as unfit:
+        detail = str(unfit) or f"given {describe(element)}"
+        raise Unfit(f"each must be {item.accepts}; {detail}") from None
+
+
+def _distinct(values: list[Any]) -> tuple[Any, ...]:
+    if not values:
+        raise Unfit("given an empty list")
+    if len(set(values)) < len(values):
+        raise Unfit("one of them stands twice")
+    return tuple(values)
+
+
+# --- addresses, databases, headers -----------------------------------------------------------------------------------

@@ -1,0 +1,333 @@
+"""Samples from Datadog, through POST /api/v2/query/timeseries.
+
+The form of questions and answers is that of Datadog's API reference ("Query timeseries data across multiple products",
+v2). What an Agent sends of its host comes first, then `cpu.utilization` and `memory.utilization`, which the Go
+load-watcher asks for. Nothing is computed over there but the mean of a bucket: formulas are silent where one of their
+parts is, and some hosts have no iowait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from watcher.arrays import F64
+from watcher.model import Metric
+from watcher.platform.net.redaction import shown
+from watcher.providers.base import ProviderMalformed, ProviderRefused
+from watcher.providers.cloud.provider import HOST, CloudConfig, CloudProvider, Line, Plan, Reply, Series, token_of
+from watcher.providers.connection import connection, queries_of
+from watcher.providers.fetching import unexpected
+from watcher.providers.http_client import Answer, read_secret
+from watcher.providers.queries import QueryConfig
+
+if TYPE_CHECKING:
+    from watcher.platform.settings.tables import Settings
+
+__all__ = ["DatadogConfig", "QueryConfig", "from_settings", "provider"]
+
+PATH = "/api/v2/query/timeseries"
+API = "the Datadog API"
+KEYS_HINT = (
+    "provider.token must be an API key and provider.app_key an application key with the scope timeseries_query,"
+    " both of the site that provider.address names."
+)
+BUCKET_S = 15.0
+"""What an Agent's checks run every; finer buckets would mostly be empty."""
+DEVICE = "device"
+NO_VALUE = "N/A"
+"""What groups call the series that lack a tag."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatadogConfig(CloudConfig):
+    """The same with Datadog's second key; `resolution` is the width of a slot of the history in seconds."""
+
+    app_key: str = field(default="", repr=False)
+    app_key_file: str = ""
+    metrics: tuple[str, ...] = (
+        "CPU",
+        "Memory",
+        "Storage",
+        "NetworkTransmit",
+        "NetworkReceive",
+        "NetworkTransmitDrop",
+        "NetworkReceiveDrop",
+    )
+    resolution: int = 15
+
+
+# --- what to ask -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """A usual way to have a metric: `start` + the sum of the parts, each times its weight. `by` are further tags that
+    tell series of a host apart."""
+
+    key: str
+    parts: Sequence[tuple[str, float]]
+    unit: str
+    shown: str
+    reason: str
+    start: float = 0.0
+    by: Sequence[str] = ()
+
+
+_AGENT = "what the Datadog Agent sends"
+_GO = "what the Go load-watcher asks for"
+_EACH = f"{_AGENT}; the sum over devices"
+USUAL = (
+    _Usual(
+        "CPU",
+        (("system.cpu.idle", -1.0), ("system.cpu.iowait", -1.0), ("system.cpu.stolen", -1.0)),
+        "percent",
+        "100 - system.cpu.idle - system.cpu.iowait - system.cpu.stolen",
+        f"{_AGENT}; idle, iowait and steal are no use, as in kube-prometheus",
+        start=100.0,
+    ),
+    _Usual("CPU", (("cpu.utilization", 1.0),), "percent", "cpu.utilization", _GO),
+    _Usual("Memory", (("system.mem.pct_usable", -1.0),), "ratio", "1 - system.mem.pct_usable", _AGENT, start=1.0),
+    _Usual("Memory", (("memory.utilization", 1.0),), "percent", "memory.utilization", _GO),
+    _Usual(
+        "Storage",
+        (("system.io.util", 1.0),),
+        "percent",
+        "system.io.util",
+        f"{_AGENT}; the busiest device",
+        by=(DEVICE,),
+    ),
+    _Usual(
+        "NetworkTransmit", (("system.net.bytes_sent", 1.0),), "bytes/s", "system.net.bytes_sent", _EACH, by=(DEVICE,)
+    ),
+    _Usual(
+        "NetworkReceive", (("system.net.bytes_rcvd", 1.0),), "bytes/s", "system.net.bytes_rcvd", _EACH, by=(DEVICE,)
+    ),
+    _Usual(
+        "NetworkTransmitDrop",
+        (("system.net.packets_out.drop", 1.0),),
+        "packets/s",
+        "system.net.packets_out.drop",
+        _EACH,
+        by=(DEVICE,),
+    ),
+    _Usual(
+        "NetworkReceiveDrop",
+        (("system.net.packets_in.drop", 1.0),),
+        "packets/s",
+        "system.net.packets_in.drop",
+        _EACH,
+        by=(DEVICE,),
+    ),
+)
+
+
+def plans_of(config: DatadogConfig, metric: Metric) -> Sequence[Plan]:
+    """The operator's own query, else the usual ways to have the metric."""
+    if own := config.queries.get(metric.key):
+        text = " ".join(own.expression.split())
+        label = own.node_label or config.node_label
+        return (Plan(metric, ((text, 1.0),), own.unit, text, "configured", 0.0, label, own.smoothing_s, own=True),)
+    return [_plan(config, metric, usual) for usual in USUAL if usual.key == metric.key]
+
+
+def _plan(config: DatadogConfig, metric: Metric, usual: _Usual) -> Plan:
+    scope = _scope(config)
+    tags = ",".join((config.node_label, *usual.by))
+    width = round(_bucket(config))
+    asks = tuple((f"avg:{name}{{{scope}}} by {{{tags}}}.rollup(avg, {width})", weight) for name, weight in usual.parts)
+    told = f"{usual.shown} of {{{scope}}}"
+    return Plan(metric, asks, usual.unit, told, usual.reason, usual.start, config.node_label)
+
+
+def _scope(config: DatadogConfig) -> str:
+    """Of which hosts: comma means and."""
+    conditions = [f"{config.node_label}:*{config.host_name_suffix}"] if config.host_name_suffix else []
+    conditions += [f"cluster_name:{config.cluster_name}"] if config.cluster_name else []
+    return ",".join(conditions) or "*"
+
+
+def _bucket(config: DatadogConfig) -> float:
+    return max(BUCKET_S, float(config.resolution))
+
+
+def question(plan: Plan, since: float, until: float, *, bucket: float) -> bytes:
+    """The body that asks for the points between the two (unix seconds), from the beginning of a bucket on."""
+    queries = [
+        {"data_source": "metrics", "name": f"q{number}", "query": query} for number, (query, _) in enumerate(plan.asks)
+    ]
+    attributes = {
+        "from": round(1000 * bucket * math.floor(since / bucket)),
+        "to": math.ceil(1000 * until),
+        "interval": round(1000 * bucket),
+        "queries": queries,
+    }
+    return msgspec.json.encode({"data": {"type": "timeseries_request", "attributes": attributes}})
+
+
+# --- what is answered ------------------------------------------------------------------------------------------------
+
+
+class _SeriesHead(msgspec.Struct, frozen=True):
+    group_tags: list[str] | None = None
+    query_index: int | None = 0
+
+
+class _Attributes(msgspec.Struct, frozen=True):
+    series: list[_SeriesHead] | None = None
+    times: list[float] | None = None
+    values: list[msgspec.Raw] | None = None
+
+
+class _Data(msgspec.Struct, frozen=True):
+    attributes: _Attributes | None = None
+
+
+class _Document(msgspec.Struct, frozen=True):
+    data: _Data | None = None
+    errors: str | list[str] | None = None
+
+
+_DOCUMENT = msgspec.json.Decoder(_Document)
+_ROW = msgspec.json.Decoder(list[float | None])
+
+
+def read_answer(answer: Answer, *, plan: Plan) -> Reply:
+    """The series of an answer with status 200. Pure. Raises ProviderMalformed, ProviderRefused."""
+    try:
+        document = _DOCUMENT.decode(answer.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise unexpected(
+            answer.body, expected=f"the JSON of {API}", api=API, content_type=answer.content_type, problem=str(error)
+        ) from error
+    errors = tuple(document.errors) if isinstance(document.errors, list) else (document.errors or "",)
+    warnings = tuple(error for error in errors if error)
+    if document.data is None or document.data.attributes is None:
+        if warnings:
+            raise ProviderRefused(
+                f"it does not run the query: {shown('; '.join(warnings))}", hint="Check the query in provider.queries."
+            )
+        raise ProviderMalformed(
+            f"its JSON is not an answer of Datadog: {shown(answer.body[:1024].decode(errors='replace'))}",
+            hint=f"Is provider.address that of {API}, or of something before it?",
+        )
+    return _reply(document.data.attributes, plan, warnings=warnings)
+
+
+def _reply(given: _Attributes, plan: Plan, *, warnings: tuple[str, ...]) -> Reply:
+    heads, times, rows = given.series or [], given.times or [], given.values or []
+    if len(heads) != len(rows):
+        raise ProviderMalformed(
+            f"it answered with {len(heads)} series and the values of {len(rows)}", hint=f"Is {API} being changed?"
+        )
+    time = np.array(times, dtype=np.float64) / 1000.0
+    order = np.argsort(time, kind="stable")
+    groups: dict[tuple[str, ...], list[dict[int, F64]]] = {}
+    odd = 0
+    for head, row in zip(heads, rows, strict=True):
+        value = _row(row, length=len(time))
+        part = head.query_index or 0
+        if value is None or not 0 <= part < len(plan.asks):
+            odd += 1
+        else:
+            _join(groups.setdefault(tuple(head.group_tags or ()), []), part, value)
+    series: list[Series] = []
+    labels: set[str] = set()
+    for tags, members in groups.items():
+        named = dict(tag.partition(":")[::2] for tag in tags)
+        host = named.get(plan.label, "")
+        if host in ("", NO_VALUE):
+            host = ""
+            labels.update(named)
+        series += [Series(host, time[order], _value(plan, parts)[order]) for parts in members if 0 in parts]
+    return Reply(series, frozenset(labels), odd, warnings)
+
+
+def _join(members: list[dict[int, F64]], part: int, value: F64) -> None:
+    """Put a part to the first series that lacks it: a group that comes twice is two series, of which none is lost."""
+    for parts in members:
+        if part not in parts:
+            parts[part] = value
+            return
+    members.append({part: value})
+
+
+def _row(raw: msgspec.Raw, *, length: int) -> F64 | None:
+    """The values of one series, NaN where there is none; None if they cannot be read."""
+    try:
+        values = _ROW.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if len(values) != length:
+        return None
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _value(plan: Plan, parts: Mapping[int, F64]) -> F64:
+    """What the parts make together; of those after the first, what is not there counts as nothing."""
+    weighed: Iterable[F64] = (
+        weight * (parts[number] if number == 0 else np.nan_to_num(parts[number], nan=0.0))
+        for number, (_, weight) in enumerate(plan.asks)
+        if number in parts
+    )
+    total: F64 = plan.start + sum(weighed, np.zeros(len(parts[0])))
+    return total
+
+
+# --- the service -----------------------------------------------------------------------------------------------------
+
+
+class Datadog:
+    """A Service (cloud.py)."""
+
+    source = "Datadog"
+
+    def __init__(self, config: DatadogConfig) -> None:
+        self._config = config
+        self.line = Line(config, credentials=self._credentials, hint=KEYS_HINT, api=API)
+
+    def plans(self, metric: Metric) -> Sequence[Plan]:
+        """The operator's own query, else the usual ways to have the metric."""
+        return plans_of(self._config, metric)
+
+    async def ask(self, plan: Plan, since: float, until: float, *, deadline: float) -> Reply:
+        """One request, whatever the number of hosts. Raises ProviderError."""
+        body = question(plan, since, until, bucket=_bucket(self._config))
+        heard = await self.line.post(PATH, body, read=lambda answer: read_answer(answer, plan=plan), deadline=deadline)
+        return replace(heard.content, clock_offset_s=heard.clock_offset_s)
+
+    def _credentials(self) -> Mapping[str, str]:
+        app_key = self._config.app_key or read_secret("provider.app_key_file", self._config.app_key_file)
+        if not app_key:
+            raise ProviderRefused(
+                "there is no application key to ask with", hint="Set provider.app_key or provider.app_key_file."
+            )
+        return {"DD-API-KEY": token_of(self._config), "DD-APPLICATION-KEY": app_key}
+
+
+def provider(config: DatadogConfig) -> CloudProvider:
+    """A Provider over Datadog."""
+    return CloudProvider(config, Datadog(config))
+
+
+def from_settings(settings: Settings) -> CloudProvider:
+    """The provider that the settings describe. Raises ValueError as CloudConfig does."""
+    given = settings.provider
+    return provider(
+        DatadogConfig(
+            **connection(settings),
+            app_key=given.app_key.reveal() if given.app_key else "",
+            app_key_file=str(given.app_key_file or ""),
+            node_label=given.node_label or HOST,
+            host_name_suffix=given.host_name_suffix or "",
+            cluster_name=given.cluster_name or "",
+            metrics=tuple(metric.key for metric in given.wanted),
+            queries=queries_of(settings),
+            resolution=settings.refresh.resolution,
+        )
+    )

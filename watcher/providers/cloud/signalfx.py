@@ -1,0 +1,247 @@
+"""Samples from SignalFx (Splunk Observability Cloud), through GET /v1/timeserieswindow and /v2/metrictimeseries.
+
+The first has the points of metric time series by their ids, the second says which host an id is of. Ids stay what they
+are, so they are asked for only when one comes that is not known. The form of both is that of Splunk's API reference
+("Retrieve metric time series", "Metrics metadata") and of the Go load-watcher's own tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from watcher.arrays import F64
+from watcher.model import Metric
+from watcher.platform.net.redaction import shown
+from watcher.providers.base import ProviderMalformed, ProviderRefused
+from watcher.providers.cloud.provider import HOST, CloudConfig, CloudProvider, Line, Plan, Reply, Series, token_of
+from watcher.providers.connection import connection, queries_of
+from watcher.providers.fetching import unexpected
+from watcher.providers.http_client import Answer
+from watcher.providers.queries import QueryConfig
+
+if TYPE_CHECKING:
+    from watcher.platform.settings.tables import Settings
+
+__all__ = ["QueryConfig", "SignalFxConfig", "from_settings", "provider"]
+
+SignalFxConfig = CloudConfig
+
+POINTS, NAMES = "/v1/timeserieswindow", "/v2/metrictimeseries"
+API = "the SignalFx API"
+TOKEN_HINT = (
+    "provider.token must be an access token with the API scope, or a user's session token, of the realm that"
+    " provider.address names (https://api.REALM.signalfx.com)."
+)
+BUCKET_S = 60.0
+"""The finest of the resolutions that the service keeps (1 s, 1 min, 5 min, 1 h) that is not mostly empty. A gauge's
+point is the mean of its bucket."""
+PAGE = 1000
+MOST_SERIES = 10_000
+"""The service tells of no more for one question."""
+USUAL: Mapping[str, str] = {"CPU": "cpu.utilization", "Memory": "memory.utilization"}
+"""Metric key -> metric of the agents (percent). Those of network and disks are counters without direction, or space."""
+
+
+# --- what to ask -----------------------------------------------------------------------------------------------------
+
+
+def plans_of(config: CloudConfig, metric: Metric) -> Sequence[Plan]:
+    """The operator's own search, else the usual way to have the metric, if there is one."""
+    if own := config.queries.get(metric.key):
+        text = " ".join(own.expression.split())
+        label = own.node_label or config.node_label
+        smoothing = max(own.smoothing_s, BUCKET_S)
+        return (Plan(metric, ((text, 1.0),), own.unit, text, "configured", 0.0, label, smoothing, own=True),)
+    if metric.key not in USUAL:
+        return ()
+    query = search(config, USUAL[metric.key])
+    reason = "what the agents and the Go load-watcher call it"
+    return (Plan(metric, ((query, 1.0),), "percent", query, reason, 0.0, config.node_label, BUCKET_S),)
+
+
+def search(config: CloudConfig, name: str) -> str:
+    """The time series of a metric of the configured hosts, as the Go load-watcher searches for them."""
+    conditions = [f"{config.node_label}:*{config.host_name_suffix}"]
+    conditions += [f'cluster:"{config.cluster_name}"'] if config.cluster_name else []
+    return " AND ".join((*conditions, f'sf_metric:"{name}"'))
+
+
+# --- what is answered ------------------------------------------------------------------------------------------------
+
+
+class _Points(msgspec.Struct, frozen=True):
+    data: dict[str, msgspec.Raw] | None = None
+    errors: list[Any] | None = None
+
+
+class _Mts(msgspec.Struct, frozen=True):
+    id: str = ""
+    dimensions: dict[str, Any] | None = None
+
+
+class _Page(msgspec.Struct, frozen=True, rename={"partial_count": "partialCount"}):
+    results: list[_Mts] | None = None
+    count: int = 0
+    partial_count: bool = False
+
+
+_POINTS = msgspec.json.Decoder(_Points)
+_ROWS = msgspec.json.Decoder(list[tuple[float, float | None]])
+_PAGE = msgspec.json.Decoder(_Page)
+
+
+def read_points(answer: Answer) -> tuple[Mapping[str, tuple[F64, F64]], int, tuple[str, ...]]:
+    """Times (unix seconds, ascending) and values by id, how many series could not be read, and warnings. Pure. Raises
+    ProviderMalformed, ProviderRefused."""
+    document: _Points = _decoded(_POINTS, answer)
+    warnings = tuple(each if isinstance(each, str) else str(each) for each in document.errors or ())
+    if not document.data and warnings:
+        raise ProviderRefused(
+            f"it does not run the query: {shown('; '.join(warnings))}",
+            hint="Check provider.queries, provider.cluster_name and provider.host_name_suffix.",
+        )
+    if document.data is None:
+        raise _no_answer(answer)
+    found: dict[str, tuple[F64, F64]] = {}
+    for number, raw in document.data.items():
+        try:
+            rows = _ROWS.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        pairs = [(time, np.nan if value is None else value) for time, value in rows]
+        table = np.array(pairs, dtype=np.float64).reshape(len(pairs), 2)
+        table = table[np.argsort(table[:, 0], kind="stable")]
+        found[number] = table[:, 0] / 1000.0, table[:, 1]
+    return found, len(document.data) - len(found), warnings
+
+
+def read_page(answer: Answer) -> _Page:
+    """One page of the time series' dimensions. Pure. Raises ProviderMalformed."""
+    page: _Page = _decoded(_PAGE, answer)
+    if page.results is None:
+        raise _no_answer(answer)
+    return page
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], answer: Answer) -> Any:
+    try:
+        return decoder.decode(answer.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise unexpected(
+            answer.body, expected=f"the JSON of {API}", api=API, content_type=answer.content_type, problem=str(error)
+        ) from error
+
+
+def _no_answer(answer: Answer) -> ProviderMalformed:
+    return ProviderMalformed(
+        f"its JSON is not an answer of SignalFx: {shown(answer.body[:1024].decode(errors='replace'))}",
+        hint=f"Is provider.address that of {API}, or of something before it?",
+    )
+
+
+# --- the service -----------------------------------------------------------------------------------------------------
+
+
+class _Names:
+    """What is known of the time series of one search: id -> dimensions. `unknown` ids were looked for in vain."""
+
+    def __init__(self) -> None:
+        self.dimensions: Mapping[str, Mapping[str, Any]] = {}
+        self.unknown: frozenset[str] = frozenset()
+        self.cut = False
+        self.lock = asyncio.Lock()
+
+
+class SignalFx:
+    """A Service (cloud.py)."""
+
+    source = "SignalFx"
+
+    def __init__(self, config: CloudConfig) -> None:
+        self._config = config
+        self.line = Line(config, credentials=self._credentials, hint=TOKEN_HINT, api=API)
+        self._names: dict[str, _Names] = {}
+
+    def plans(self, metric: Metric) -> Sequence[Plan]:
+        """The operator's own search, else the usual one."""
+        return plans_of(self._config, metric)
+
+    async def ask(self, plan: Plan, since: float, until: float, *, deadline: float) -> Reply:
+        """One request for the points, and where there are ids that are not known, pages of what they are. Raises
+        ProviderError."""
+        ((text, _),) = plan.asks
+        query = {
+            "query": text,
+            "startMs": str(round(1000 * BUCKET_S * math.floor(since / BUCKET_S))),
+            "endMs": str(math.ceil(1000 * until)),
+            "resolution": str(round(1000 * BUCKET_S)),
+        }
+        heard = await self.line.get(POINTS, query, read=read_points, deadline=deadline)
+        points, odd, warnings = heard.content
+        names = self._names.setdefault(text, _Names())
+        async with names.lock:
+            if points.keys() - names.dimensions.keys() - names.unknown:
+                await self._learn(names, text, points.keys(), deadline=deadline)
+        if names.cut:
+            warnings += (f"it tells of {MOST_SERIES} time series at most and there are more: set a narrower search",)
+        reply = _named(points, names.dimensions, label=plan.label)
+        return replace(reply, odd=odd, warnings=warnings, clock_offset_s=heard.clock_offset_s)
+
+    async def _learn(self, names: _Names, text: str, wanted: Any, *, deadline: float) -> None:
+        """Read the dimensions of all time series of a search anew."""
+        learnt: dict[str, Mapping[str, Any]] = {}
+        offset, more = 0, True
+        while more and offset < MOST_SERIES:
+            query = {"query": text, "limit": str(PAGE), "offset": str(offset)}
+            page = (await self.line.get(NAMES, query, read=read_page, deadline=deadline)).content
+            results = page.results or []
+            learnt.update((each.id, each.dimensions or {}) for each in results)
+            offset += len(results)
+            more = bool(results) and (page.partial_count or offset < page.count)
+        names.dimensions, names.cut = learnt, more
+        names.unknown = frozenset(wanted - learnt.keys())
+
+    def _credentials(self) -> Mapping[str, str]:
+        return {"X-SF-Token": token_of(self._config)}
+
+
+def _named(points: Mapping[str, tuple[F64, F64]], dimensions: Mapping[str, Mapping[str, Any]], *, label: str) -> Reply:
+    """The points with the hosts that they are of."""
+    series, labels = [], set[str]()
+    for number, (time, value) in points.items():
+        known = dimensions.get(number, {})
+        host = known.get(label)
+        if not host or not isinstance(host, str):
+            labels.update(name for name, content in known.items() if content is not None)
+            host = ""
+        series.append(Series(host, time, value))
+    return Reply(series, frozenset(labels))
+
+
+def provider(config: CloudConfig) -> CloudProvider:
+    """A Provider over SignalFx."""
+    return CloudProvider(config, SignalFx(config))
+
+
+def from_settings(settings: Settings) -> CloudProvider:
+    """The provider that the settings describe; CPU and Memory, unless the settings say which metrics. Raises ValueError
+    as CloudConfig does."""
+    given = settings.provider
+    chosen = settings.origins.get("provider.metrics", "default") != "default"
+    return provider(
+        CloudConfig(
+            **connection(settings),
+            node_label=given.node_label or HOST,
+            host_name_suffix=given.host_name_suffix or "",
+            cluster_name=given.cluster_name or "",
+            metrics=tuple(metric.key for metric in given.wanted) if chosen else tuple(USUAL),
+            queries=queries_of(settings),
+        )
+    )

@@ -1,0 +1,191 @@
+"""From the points that Telegraf stored to the load of nodes.
+
+A counter's growth could be asked of the server, but each query language derives it in its own way and hides that a
+counter went back. Here both languages give the same numbers: the growth from one point to the next, per second, at the
+time of the later; where a counter went back (a reboot, a device that was reset) there is none, and a finding says so.
+
+Pure: arrays in, arrays and findings out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from watcher.arrays import F64
+from watcher.model import SOURCE_UNITS, Combine, Finding, FindingKind, Remedy, SeriesBatch
+from watcher.providers.base import ProviderRefused
+from watcher.providers.fetching import untimely
+from watcher.providers.influxdb.queries import LOOK_BACK_S, Plan, Source
+
+ROUNDING = 0.01
+"""Percent. Shares that are rounded one by one add up to a little more than 100; further below zero the review shall
+see."""
+SHOWN_TAGS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """The points of one series: its tags, ascending times (unix seconds), and each field's values, NaN for none."""
+
+    tags: Mapping[str, str]
+    time: F64
+    fields: Mapping[str, F64]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the points of one metric say: a batch (None: nothing within the span) and what was noticed."""
+
+    batch: SeriesBatch | None
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """The load of one series of a node, and the spans in which its counter went back."""
+
+    node: str
+    time: F64
+    value: F64
+    resets: Sequence[tuple[float, float]] = ()
+
+
+def load_of(plan: Plan, series: Sequence[Points], *, since: float, until: float) -> Load:
+    """The load between the two times, inclusive, in the metric's unit. Raises ProviderRefused where no series names
+    its node, or a query of the operator's own gives more than one value."""
+    named = [points for points in series if points.tags.get(plan.node_tag)]
+    if series and not named:
+        raise _nameless(plan, series)
+    findings = [_unnamed(plan, len(series) - len(named), len(series), until)] if len(named) < len(series) else []
+    if named:
+        times = np.concatenate([points.time for points in named])
+        findings += untimely(plan.metric, times, since=since, until=until)
+    loads = [_of_series(plan, points) for points in named]
+    within = [_between(load, since, until) for load in loads]
+    findings += _went_back(plan, within)
+    if plan.metric.combine is Combine.SUM:
+        within = _without_half_sums(within)
+    kept = [load for load in within if len(load.time)]
+    return Load(_batch(plan, kept), tuple(findings))
+
+
+def _batch(plan: Plan, loads: Sequence[_Series]) -> SeriesBatch | None:
+    if not loads:
+        return None
+    factor = SOURCE_UNITS[plan.unit][1]
+    return SeriesBatch(
+        plan.metric,
+        tuple(load.node for load in loads),
+        np.repeat(np.arange(len(loads), dtype=np.int64), [len(load.time) for load in loads]),
+        np.concatenate([load.time for load in loads]),
+        np.concatenate([load.value for load in loads]) * factor,
+    )
+
+
+# --- one series ------------------------------------------------------------------------------------------------------
+
+
+def _of_series(plan: Plan, points: Points) -> _Series:
+    node = points.tags[plan.node_tag]
+    if plan.counter is not None:
+        return _growth(plan, points, node=node)
+    value = _value(plan, points.fields, len(points.time))
+    there = ~np.isnan(value)
+    return _Series(node, points.time[there], value[there])
+
+
+def _value(plan: Plan, fields: Mapping[str, F64], length: int) -> F64:
+    """The values of points that are no counters; NaN where a point does not have what it takes."""
+    if not isinstance(plan.source, Source):
+        if len(fields) != 1:
+            raise ProviderRefused(
+                f"the query of {plan.metric.key} gives {len(fields)} values at a time: {', '.join(fields) or 'none'}",
+                hint=f"provider.queries.{plan.metric.key}.expression must give one value besides the time.",
+            )
+        (value,) = fields.values()
+        return value
+    none = np.full(length, np.nan)
+    if plan.metric.key == "Memory":
+        available = fields.get("available_percent", none)
+        return np.where(np.isnan(available), fields.get("used_percent", none), 100.0 - available)
+    used = 100.0 - fields.get("usage_idle", none)
+    for unused in ("usage_iowait", "usage_steal"):  # some systems have neither; what is unknown counts as use
+        used = used - np.nan_to_num(fields.get(unused, none), nan=0.0)
+    return np.where((used < 0.0) & (used > -ROUNDING), 0.0, used)
+
+
+def _growth(plan: Plan, points: Points, *, node: str) -> _Series:
+    """Growth per second from one point to the next; none over more than LOOK_BACK_S, so that how far back was looked
+    does not change a value."""
+    count = points.fields.get(plan.counter or "", np.empty(0))
+    there = ~np.isnan(count)
+    time, count = points.time[: len(count)][there], count[there]
+    with np.errstate(invalid="ignore"):  # between two that are infinite is NaN, which the review finds
+        took, grown = np.diff(time), np.diff(count)
+    near = (took > 0.0) & (took <= LOOK_BACK_S)
+    back = near & (grown < 0.0)
+    keep = near & ~back
+    rate = plan.scale * grown[keep] / took[keep]
+    if plan.unit == "percent":
+        rate = np.minimum(rate, 100.0)  # some kernels add up a long request only when it ends
+    resets = zip(time[:-1][back].tolist(), time[1:][back].tolist(), strict=True)
+    return _Series(node, time[1:][keep], rate, tuple(resets))
+
+
+def _between(load: _Series, since: float, until: float) -> _Series:
+    keep = (load.time >= since) & (load.time <= until)
+    resets = tuple(span for span in load.resets if since <= span[1] <= until)
+    return _Series(load.node, load.time[keep], load.value[keep], resets)
+
+
+# --- several series of a node ----------------------------------------------------------------------------------------
+
+
+def _without_half_sums(loads: Sequence[_Series]) -> list[_Series]:
+    """Where one interface of a node has no growth because it was reset, the others' alone would look like less."""
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for load in loads:
+        if load.resets:
+            spans.setdefault(load.node, []).extend(load.resets)
+    return [_outside(load, spans[load.node]) if load.node in spans else load for load in loads]
+
+
+def _outside(load: _Series, spans: Sequence[tuple[float, float]]) -> _Series:
+    keep = np.ones(len(load.time), dtype=np.bool_)
+    for began, ended in spans:
+        keep &= (load.time <= began) | (load.time > ended)
+    return _Series(load.node, load.time[keep], load.value[keep], load.resets)
+
+
+# --- findings --------------------------------------------------------------------------------------------------------
+
+
+def _went_back(plan: Plan, loads: Sequence[_Series]) -> list[Finding]:
+    """One finding for each node with a counter that went back, at the latest time it did."""
+    latest: dict[str, float] = {}
+    for load in loads:
+        for _, ended in load.resets:
+            latest[load.node] = max(ended, latest.get(load.node, ended))
+    text = f"{plan.counter} went back (a reboot, or a device that was reset): no sample this time"
+    return [
+        Finding(FindingKind.COUNTER_RESET, node, plan.metric.name, ended, text, Remedy.DROPPED)
+        for node, ended in sorted(latest.items())
+    ]
+
+
+def _unnamed(plan: Plan, unnamed: int, of: int, now: float) -> Finding:
+    text = f"{unnamed} of {of} series do not have the tag {plan.node_tag}, which names the node"
+    return Finding(FindingKind.UNKNOWN_NODE, "", plan.metric.name, now, text, Remedy.DROPPED)
+
+
+def _nameless(plan: Plan, series: Sequence[Points]) -> ProviderRefused:
+    tags = sorted({tag for points in series for tag in points.tags})
+    shown = ", ".join(tags[:SHOWN_TAGS]) or "none"
+    more = f" and {len(tags) - SHOWN_TAGS} more" if len(tags) > SHOWN_TAGS else ""
+    return ProviderRefused(
+        f"no series of {plan.shown} has the tag {plan.node_tag}; their tags are {shown}{more}",
+        hint="Set provider.node_label to the tag that names the Kubernetes node, and group a query of your own by it.",
+    )

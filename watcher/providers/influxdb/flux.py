@@ -1,0 +1,84 @@
+"""Flux, the query language of InfluxDB 2.x, through InfluxData's own client.
+
+The client makes the requests; of its ways to read an answer none fits. They build an object for each row, in the event
+loop, and follow a server that sends without end. So it is given a response that reads no more than was said, asked for
+the text as it came, and the text is read elsewhere, in a thread (influxdb_answers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+from influxdb_client.client.influxdb_client_async import InfluxDBClientAsync
+from influxdb_client.rest import ApiException
+
+from watcher.providers.base import ProviderMalformed, ProviderRefused
+from watcher.providers.http_client import LINES, read_bounded, tls_context
+from watcher.providers.influxdb.cpu_load import Points
+from watcher.providers.influxdb.endpoint import Endpoint
+from watcher.providers.influxdb.influxql import Body, refusal
+from watcher.providers.influxdb.queries import InfluxConfig, Source, Template
+from watcher.providers.influxdb.responses import read_flux
+
+
+class Flux:
+    """Questions to /api/v2/query."""
+
+    name = "flux"
+
+    def __init__(self, config: InfluxConfig, endpoint: Endpoint) -> None:
+        if not config.bucket or not config.org:
+            lacking = "provider.org" if config.bucket else "provider.bucket"
+            raise ProviderRefused(
+                f"{lacking} is not set, and Flux needs it",
+                hint='Set provider.bucket and provider.org, or provider.dialect = "influxql" and provider.database.',
+            )
+        self._bucket, self._endpoint = config.bucket, endpoint
+        limit = config.max_body_bytes
+
+        class Response(aiohttp.ClientResponse):
+            """Reads no more than was said."""
+
+            async def read(self) -> bytes:
+                return await read_bounded(self, limit=limit)
+
+        # Any, because its package says that it has types, and half of it has none.
+        self._client: Any = InfluxDBClientAsync(
+            endpoint.address,
+            org=config.org,
+            timeout=aiohttp.ClientTimeout(total=config.timeout),
+            ssl_context=tls_context(config),
+            connection_pool_maxsize=LINES,
+            allow_redirects=False,
+            client_session_kwargs={"response_class": Response},
+        )
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._client.close()
+
+    async def ask(self, source: Source | Template, since: int, until: int) -> Body:
+        """The annotated CSV, as text."""
+        sent = self._endpoint.flux_headers()
+        for name, value in sent.items():
+            self._client.api_client.set_default_header(name, value)
+        query = source.flux(since, until, bucket=self._bucket)
+        try:
+            text = await self._client.query_api().query_raw(query)
+        except UnicodeDecodeError as error:
+            raise ProviderMalformed("its answer is not CSV: it is not UTF-8") from error
+        except ApiException as error:
+            raise refusal(self._endpoint, *_told(error), sent=sent) from error
+        return Body(text.encode(), "text/csv")
+
+    def read(self, body: Body) -> list[Points]:
+        """One table per series and field."""
+        return read_flux(body.content, content_type=body.content_type)
+
+
+def _told(error: Any) -> tuple[int, bytes, Mapping[str, str]]:
+    """Status, body and headers of the answer behind the client's error."""
+    body = error.body or b""
+    return error.status or 0, body if isinstance(body, bytes) else str(body).encode(), error.headers or {}

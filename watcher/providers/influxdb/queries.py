@@ -1,0 +1,259 @@
+"""What to ask an InfluxDB for each metric: Telegraf's schema, in InfluxQL and in Flux.
+
+Telegraf writes some loads as they are (percent of memory) and others as counters (bytes sent so far). The two query
+languages have functions for both, which differ in edges, defaults and deviations. So nothing is computed over there: a
+question brings the points of a few fields as they are stored, and both languages bring the same ones. What becomes of
+them is in influxdb_loads.py.
+
+Pure: strings and numbers in, strings out. Names are quoted here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from watcher.core.queries.influxdb import DIALECTS, SINCE, UNTIL, is_template
+from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric
+from watcher.providers.prometheus.queries import DEFAULT_METRICS
+from watcher.providers.queries import QueryConfig, check_keys, wanted
+
+NODE_TAG = "host"
+DATABASE = "telegraf"
+"""Where Telegraf writes if it is not told otherwise."""
+
+LOOK_BACK_S = 120.0
+"""How long before the first sample wanted of a counter a point may lie that it is the difference to. Rarer points count
+for no window (contract 5.1, "Coverage")."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# --- names and times in the two languages ----------------------------------------------------------------------------
+
+
+def influxql_name(name: str) -> str:
+    """An identifier of InfluxQL."""
+    return '"' + _escaped(name, '"') + '"'
+
+
+def influxql_string(text: str) -> str:
+    """A string of InfluxQL."""
+    return "'" + _escaped(text, "'") + "'"
+
+
+def _escaped(text: str, quote: str) -> str:
+    return text.replace("\\", "\\\\").replace(quote, "\\" + quote).replace("\n", "\\n")
+
+
+def flux_string(text: str) -> str:
+    """A string of Flux. `${` would begin an expression, so the dollar is written by its number, as are controls."""
+    return '"' + "".join(map(_flux_letter, text)) + '"'
+
+
+def _flux_letter(letter: str) -> str:
+    if letter in '"\\':
+        return "\\" + letter
+    return f"\\x{ord(letter):02x}" if letter == "$" or ord(letter) < 0x20 or ord(letter) == 0x7F else letter
+
+
+def _flux_time(milliseconds: int) -> str:
+    moment = EPOCH + timedelta(milliseconds=milliseconds)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{milliseconds % 1000:03d}Z"
+
+
+# --- questions -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The points of some fields of a measurement. `only` are tags with the one value wanted, `without` tags with
+    values that are not. Times are unix milliseconds, both ends included."""
+
+    measurement: str
+    fields: tuple[str, ...]
+    only: Mapping[str, str] = field(default_factory=dict)
+    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def influxql(self, since: int, until: int) -> str:
+        """Grouped by all tags, so that each series comes by itself."""
+        conditions = [f"{influxql_name(tag)} = {influxql_string(value)}" for tag, value in self.only.items()]
+        for tag, values in self.without.items():
+            conditions += [f"{influxql_name(tag)} != {influxql_string(value)}" for value in values]
+        conditions += [f"time >= {since}ms", f"time <= {until}ms"]
+        fields = ", ".join(map(influxql_name, self.fields))
+        return f"SELECT {fields} FROM {influxql_name(self.measurement)} WHERE {' AND '.join(conditions)} GROUP BY *"
+
+    def flux(self, since: int, until: int, *, bucket: str) -> str:
+        """Tables stay grouped as they are stored: by all tags and the field. The end of a range is not in it."""
+        conditions = [f"r._measurement == {flux_string(self.measurement)}"]
+        conditions += [f"r[{flux_string(tag)}] == {flux_string(value)}" for tag, value in self.only.items()]
+        for tag, values in self.without.items():
+            conditions += [f"r[{flux_string(tag)}] != {flux_string(value)}" for value in values]
+        fields = " or ".join(f"r._field == {flux_string(name)}" for name in self.fields)
+        return (
+            f"from(bucket: {flux_string(bucket)})"
+            f" |> range(start: {_flux_time(since)}, stop: {_flux_time(until + 1)})"
+            f" |> filter(fn: (r) => {' and '.join(conditions)} and ({fields}))"
+            f' |> drop(columns: ["_start", "_stop"])'
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A query of the operator's own, in the language of the dialect, in which <since> and <until> stand for times."""
+
+    text: str
+
+    def influxql(self, since: int, until: int) -> str:
+        """For `time >= <since> AND time <= <until>`."""
+        return self.text.replace(SINCE, f"{since}ms").replace(UNTIL, f"{until}ms")
+
+    def flux(self, since: int, until: int, *, bucket: str) -> str:
+        """For `range(start: <since>, stop: <until>)`. It names its bucket itself."""
+        return self.text.replace(SINCE, _flux_time(since)).replace(UNTIL, _flux_time(until + 1))
+
+
+# --- Telegraf's schema -----------------------------------------------------------------------------------------------
+
+CPU = Source("cpu", ("usage_idle", "usage_iowait", "usage_steal"), only={"cpu": "cpu-total"})
+MEMORY = Source("mem", ("available_percent", "used_percent"))
+DISKS = Source("diskio", ("io_time",))
+# "all" holds what the kernel counts per protocol and not per device.
+NETWORK = Source("net", ("bytes_sent", "bytes_recv", "drop_in", "drop_out"), without={"interface": ("lo", "all")})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a metric is had. `counter` is the field whose growth per second it is, None where the points are values
+    already. `unit` is a key of model.SOURCE_UNITS: what values are in, or what a counter's growth per second is in
+    after multiplication by `scale`. `shown` and `reason` are for people."""
+
+    metric: Metric
+    source: Source | Template
+    unit: str
+    shown: str
+    reason: str
+    counter: str | None = None
+    scale: float = 1.0
+    node_tag: str = NODE_TAG
+    smoothing_s: float = 0.0
+
+
+def _growth(key: str, source: Source, counter: str, unit: str, reason: str, *, scale: float = 1.0) -> Plan:
+    where = "".join(f" without {tag} {' and '.join(values)}" for tag, values in source.without.items())
+    shown = f"growth of {source.measurement}.{counter}{where}"
+    return Plan(METRIC_BY_KEY[key], source, unit, shown, reason, counter, scale)
+
+
+_SUM = "Telegraf's schema; the sum over interfaces"
+TELEGRAF: Mapping[str, Plan] = {
+    "CPU": Plan(
+        METRIC_BY_KEY["CPU"],
+        CPU,
+        "percent",
+        "100 - usage_idle - usage_iowait - usage_steal of cpu where cpu = cpu-total",
+        "Telegraf's schema; idle, iowait and steal are no use, as in kube-prometheus",
+    ),
+    "Memory": Plan(
+        METRIC_BY_KEY["Memory"],
+        MEMORY,
+        "percent",
+        "100 - available_percent of mem, else its used_percent",
+        "Telegraf's schema; 1 - available / total, as in kube-prometheus",
+    ),
+    "Storage": _growth(
+        "Storage", DISKS, "io_time", "percent", "Telegraf's schema; milliseconds busy, the busiest device", scale=0.1
+    ),
+    "NetworkTransmit": _growth("NetworkTransmit", NETWORK, "bytes_sent", "bytes/s", _SUM),
+    "NetworkReceive": _growth("NetworkReceive", NETWORK, "bytes_recv", "bytes/s", _SUM),
+    "NetworkTransmitDrop": _growth("NetworkTransmitDrop", NETWORK, "drop_out", "packets/s", _SUM),
+    "NetworkReceiveDrop": _growth("NetworkReceiveDrop", NETWORK, "drop_in", "packets/s", _SUM),
+}
+
+
+# --- what was configured ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InfluxConfig:
+    """Everything the provider is told. Raises ValueError, naming the setting, for what cannot work."""
+
+    address: str
+    token: str = field(default="", repr=False)
+    token_file: str = ""
+    username: str = ""
+    password: str = field(default="", repr=False)
+    password_file: str = ""
+    ca_file: str = ""
+    client_cert: str = ""
+    client_key: str = ""
+    insecure_skip_verify: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float = 10.0
+    """Seconds for one attempt of one question, from the connection to the last byte."""
+    fetch_deadline: float = 40.0
+    """Seconds for one fetch with all its questions and retries."""
+    backoff: tuple[float, ...] = (0.25, 0.5)
+    """Pauses in seconds before each retry of a question."""
+    max_body_bytes: int = 512 << 20
+    dialect: str | None = None
+    """One of DIALECTS; None: found out at the first fetch."""
+    database: str | None = None
+    bucket: str | None = None
+    org: str | None = None
+    node_tag: str = NODE_TAG
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    """Keys of the wanted metrics."""
+    queries: Mapping[str, QueryConfig] = field(default_factory=dict)
+    """Queries of the operator's own by key; a metric that has one is wanted."""
+    max_seconds: float = 900.0
+    """The longest window: nothing older is ever asked for."""
+
+    def __post_init__(self) -> None:
+        if self.dialect is not None and self.dialect not in DIALECTS:
+            raise ValueError(f"provider.dialect: {self.dialect!r} is none of {', '.join(DIALECTS)}")
+        check_keys((*self.metrics, *self.queries))
+        for key, query in self.queries.items():
+            _check_query(f"provider.queries.{key}", METRIC_BY_KEY[key], query)
+
+    @property
+    def read_from(self) -> str:
+        """The database of InfluxQL: a bucket is known there by its name too (testing.md 3.2, DBRP mappings)."""
+        return self.database or self.bucket or DATABASE
+
+    def wanted(self) -> tuple[Metric, ...]:
+        """The metrics to bring, in the order of model.METRICS."""
+        return wanted(self.metrics, self.queries)
+
+    def plan(self, metric: Metric) -> Plan | None:
+        """How the metric is had; None where nothing was configured and Telegraf's schema does not have it."""
+        tag = self.node_tag
+        if configured := self.queries.get(metric.key):
+            text = re.sub(r"\s+", " ", configured.expression.strip())
+            source = Template(configured.expression.strip())
+            tag = configured.node_label or tag
+            return Plan(
+                metric, source, configured.unit, text, "configured", node_tag=tag, smoothing_s=configured.smoothing_s
+            )
+        usual = TELEGRAF.get(metric.key)
+        if usual is None:
+            return None
+        # the same whatever language is found out, else an upgrade of the server would empty the history
+        places = dict.fromkeys(place for place in (self.database, self.bucket) if place)
+        shown = f"{usual.shown} in {' or '.join(places) or DATABASE}"
+        return Plan(
+            metric, usual.source, usual.unit, shown, usual.reason, usual.counter, usual.scale, node_tag=self.node_tag
+        )
+
+
+def _check_query(where: str, metric: Metric, query: QueryConfig) -> None:
+    """Refuse a query that would bring wrong numbers or cannot be asked."""
+    if not is_template(query.expression):
+        raise ValueError(f"{where}.expression: the query must say from when to when by {SINCE} and {UNTIL}")
+    if query.unit not in SOURCE_UNITS:
+        raise ValueError(f"{where}.unit: {query.unit!r} is none of {', '.join(SOURCE_UNITS)}")
+    if SOURCE_UNITS[query.unit][0] is not metric.unit:
+        raise ValueError(f"{where}.unit: {query.unit} cannot become {metric.unit}, the unit of {metric.key}")

@@ -1,0 +1,356 @@
+"""Making sense of what an InfluxDB, or whatever stands before it, answers.
+
+It answers InfluxQL with one JSON document per series and Flux with annotated CSV, and both may say 200 and then, in the
+body, that it went wrong. A body may also end in the middle without any sign of it but that something is missing. So
+nothing about an answer is taken for granted, and one series at a time is decoded: one call for megabytes would hold
+Python's global lock, and the event loop with it.
+
+Pure: bytes in; points and errors out.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from watcher.arrays import F64
+from watcher.platform.net.redaction import shown
+from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.providers.fetching import PASSING_STATUSES, unexpected
+from watcher.providers.influxdb.cpu_load import Points
+
+TAKES_TOO_LONG = ("timeout", "deadline exceeded", "timed out", "context canceled")
+NAMES_WHAT_IS_NOT_THERE = ("not found", "not find", "dbrp")
+NUMBERS = frozenset({"double", "long", "unsignedLong"})
+NO_TAGS = frozenset({"", "result", "table", "_start", "_stop", "_time", "_value", "_field", "_measurement"})
+
+Tags = tuple[tuple[str, str], ...]
+
+
+# --- InfluxQL --------------------------------------------------------------------------------------------------------
+
+
+class _Series(msgspec.Struct, frozen=True):
+    tags: dict[str, str] = {}
+    columns: list[str] = []
+    values: list[list[float | None]] = []
+    partial: bool = False
+
+
+class _Result(msgspec.Struct, frozen=True):
+    series: list[msgspec.Raw] = []
+    error: str = ""
+    partial: bool = False
+
+
+class _Document(msgspec.Struct, frozen=True):
+    results: list[_Result] | None = None
+    error: str = ""
+
+
+_DOCUMENT = msgspec.json.Decoder(_Document)
+_SERIES = msgspec.json.Decoder(_Series)
+
+
+def read_influxql(body: bytes, *, content_type: str) -> list[Points]:
+    """The series of an answer with status 200, one document a line or one for all. Raises ProviderError."""
+    found: dict[Tags, list[tuple[Sequence[str], F64]]] = {}
+    unfinished = False
+    lines = [line for line in body.splitlines() if line.strip()]
+    if not lines:
+        raise ProviderMalformed("it answered with nothing at all")
+    for line in lines:
+        unfinished = False
+        for result in _results(line, content_type=content_type):
+            unfinished |= result.partial
+            for raw in result.series:
+                series = _series(raw)
+                unfinished |= series.partial
+                found.setdefault(tuple(sorted(series.tags.items())), []).append((series.columns, _rows(series)))
+    if unfinished:
+        raise ProviderMalformed("its answer ends in the middle", hint="Is there a limit on rows, in it or in a proxy?")
+    return [_points(tags, parts) for tags, parts in found.items()]
+
+
+def _results(line: bytes, *, content_type: str) -> list[_Result]:
+    try:
+        document = _DOCUMENT.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_as_expected(line, expected="JSON", content_type=content_type, problem=str(error)) from error
+    for reason in (document.error, *(result.error for result in document.results or ())):
+        if reason:
+            raise refused_query(reason)
+    if document.results is None:
+        raise ProviderMalformed(
+            f"its JSON is not an answer to InfluxQL: {shown(line[:1024].decode(errors='replace'))}",
+            hint="Is provider.address the address of an InfluxDB?",
+        )
+    return document.results
+
+
+def _series(raw: msgspec.Raw) -> _Series:
+    try:
+        series = _SERIES.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProviderMalformed(
+            f"a value of its series is not a number: {shown(str(error))}",
+            hint="The fields must be numbers. Telegraf writes them so.",
+        ) from error
+    if "time" not in series.columns or any(len(row) != len(series.columns) for row in series.values):
+        raise ProviderMalformed(
+            f"the rows of a series have no time, or do not fit its columns: {shown(', '.join(series.columns))}",
+            hint="A query of your own must be a SELECT.",
+        )
+    return series
+
+
+def _rows(series: _Series) -> F64:
+    """[rows, columns]; NaN where there is none."""
+    flat = [np.nan if value is None else value for row in series.values for value in row]
+    return np.array(flat, dtype=np.float64).reshape(len(series.values), len(series.columns))
+
+
+def _points(tags: Tags, parts: Sequence[tuple[Sequence[str], F64]]) -> Points:
+    """One series of the parts that came of it, in ascending times."""
+    columns = parts[0][0]
+    if any(list(other) != list(columns) for other, _ in parts):
+        raise ProviderMalformed(f"the columns of a series change within its answer: {shown(', '.join(columns))}")
+    rows = np.concatenate([part for _, part in parts]) if len(parts) > 1 else parts[0][1]
+    at = list(columns).index("time")
+    time = rows[:, at]
+    if np.isnan(time).any():
+        raise ProviderMalformed("a point of its series has no time")
+    if np.any(np.diff(time) < 0):
+        rows = rows[np.argsort(time, kind="stable")]
+        time = rows[:, at]
+    fields = {name: rows[:, k] for k, name in enumerate(columns) if k != at}
+    return Points(dict(tags), time / 1000.0, fields)
+
+
+# --- Flux ------------------------------------------------------------------------------------------------------------
+
+
+def read_flux(body: bytes, *, content_type: str) -> list[Points]:
+    """The tables of an answer with status 200, joined to one series per set of tags. Raises ProviderError."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_as_expected(body, expected="CSV", content_type=content_type, problem="it is not UTF-8") from error
+    if text.lstrip()[:1] in ("<", "{"):
+        raise _not_as_expected(body, expected="CSV", content_type=content_type, problem="it is something else")
+    if text.strip() and not text.endswith("\n"):
+        raise ProviderMalformed("its answer ends in the middle of a line")
+    found: dict[Tags, dict[str, list[_Table]]] = {}
+    try:
+        for block in _blocks(csv.reader(io.StringIO(text, newline=""), strict=True)):
+            for table in block.tables():
+                found.setdefault(table.tags, {}).setdefault(table.field, []).append(table)
+    except csv.Error as error:
+        raise _not_as_expected(body, expected="CSV", content_type=content_type, problem=str(error)) from error
+    return [_joined(tags, fields) for tags, fields in found.items()]
+
+
+def _blocks(rows: Iterable[list[str]]) -> Iterator[_Block]:
+    """Tables of one schema stand together under one header, schemas apart by an empty line."""
+    block: _Block | None = None
+    annotations: dict[str, list[str]] = {}
+    for row in rows:
+        if not row or row[0].startswith("#"):
+            if block is not None:
+                yield block
+                block, annotations = None, {}
+            if row:
+                annotations[row[0]] = row
+        elif block is None:
+            block = _Block(row, annotations)
+        else:
+            block.take(row)
+    if block is not None:
+        yield block
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The times and values of one field of one series, as texts."""
+
+    tags: Tags
+    field: str
+    times: list[str]
+    values: list[str]
+
+
+class _Block:
+    """Rows under one header. Raises ProviderError where they are no points, or the query failed half-way."""
+
+    def __init__(self, header: list[str], annotations: Mapping[str, list[str]]) -> None:
+        self._header = header
+        self._defaults = annotations.get("#default", [])
+        self._tables: dict[str, _Table] = {}
+        self._is_error = "error" in header and "_value" not in header
+        if self._is_error:
+            return
+        if "_time" not in header or "_value" not in header:
+            columns = shown(", ".join(name for name in header if name)) or "none"
+            raise ProviderMalformed(
+                f"its tables have the columns {columns}, not _time and _value",
+                hint="Is it an InfluxDB? A query of your own must give these two columns.",
+            )
+        self._time, self._value = header.index("_time"), header.index("_value")
+        self._table = header.index("table") if "table" in header else None
+        types = annotations.get("#datatype", [])
+        kind = types[self._value] if self._value < len(types) else "double"
+        if kind not in NUMBERS:
+            raise ProviderMalformed(
+                f"the values of its tables are of the type {shown(kind)}", hint="The fields must be numbers."
+            )
+
+    def take(self, row: list[str]) -> None:
+        """One more row."""
+        if len(row) != len(self._header):
+            raise ProviderMalformed(f"a row of {len(row)} stands under {len(self._header)} columns")
+        if self._is_error:
+            raise refused_query(row[self._header.index("error")])
+        key = row[self._table] if self._table is not None else ""
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = self._begun(row)
+        table.times.append(row[self._time])
+        table.values.append(row[self._value])
+
+    def _begun(self, row: list[str]) -> _Table:
+        given = {name: row[k] or self._default(k) for k, name in enumerate(self._header)}
+        tags = tuple(sorted((name, value) for name, value in given.items() if name not in NO_TAGS and value))
+        return _Table(tags, given.get("_field") or "_value", [], [])
+
+    def _default(self, column: int) -> str:
+        return self._defaults[column] if column < len(self._defaults) else ""
+
+    def tables(self) -> Iterable[_Table]:
+        """Those that came, whole."""
+        return self._tables.values()
+
+
+def _joined(tags: Tags, fields: Mapping[str, list[_Table]]) -> Points:
+    """The fields of a series side by side, NaN where one has no value at a time that another has."""
+    columns = {name: _column(tables) for name, tables in fields.items()}
+    times = [time for time, _ in columns.values()]
+    if all(np.array_equal(time, times[0]) for time in times[1:]):
+        return Points(dict(tags), times[0] / 1000.0, {name: value for name, (_, value) in columns.items()})
+    every = np.unique(np.concatenate(times))
+    joined = {}
+    for name, (time, value) in columns.items():
+        joined[name] = np.full(len(every), np.nan)
+        joined[name][np.searchsorted(every, time)] = value
+    return Points(dict(tags), every / 1000.0, joined)
+
+
+def _column(tables: Sequence[_Table]) -> tuple[F64, F64]:
+    """Ascending times in milliseconds, and values."""
+    texts = [text for table in tables for text in table.times]
+    try:
+        time = _milliseconds(texts)
+        value = np.array([_number(text) for table in tables for text in table.values], dtype=np.float64)
+    except ValueError as error:
+        raise ProviderMalformed(f"a time or value of its tables cannot be read: {shown(str(error))}") from error
+    if np.any(np.diff(time) < 0):
+        order = np.argsort(time, kind="stable")
+        return time[order], value[order]
+    return time, value
+
+
+def _number(text: str) -> str:
+    """A value as NumPy reads it. No text is no value, NaN to us; what Flux computed to NaN is a bad one and infinite
+    to us, so that the review sees it."""
+    return "inf" if text.lower() == "nan" else text or "nan"
+
+
+def _milliseconds(texts: Sequence[str]) -> F64:
+    """RFC 3339 in UTC, the one form in which InfluxDB writes times, cut to milliseconds as InfluxQL's are."""
+    if not all(text.endswith("Z") for text in texts):
+        raise ValueError(next(text for text in texts if not text.endswith("Z")) or "no time")
+    return np.array([text[:-1] for text in texts], dtype="datetime64[ns]").astype("datetime64[ms]").astype(np.float64)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+class _Error(msgspec.Struct, frozen=True):
+    """What 1.x says, and what 2.x and 3.x say."""
+
+    error: str = ""
+    message: str = ""
+
+
+_ERROR = msgspec.json.Decoder(_Error)
+
+
+def error_of(status: int, *, body: bytes, content_type: str, location: str, authorised: bool) -> ProviderError:
+    """What an answer with another status than 200 means, without the address; `authorised` says whether credentials
+    were sent, `location` where a redirect leads, without credentials."""
+    said = _said(body)
+    if status == 401:
+        return ProviderRefused(f"it wants credentials (401): {said}", hint=_credentials_hint(authorised))
+    if status == 403:
+        return ProviderRefused(
+            f"it forbids the query (403): {said}",
+            hint="Give the account of provider.username (GRANT READ ON database TO user) or of provider.token the right"
+            " to read" + ("." if authorised else "; none was sent."),
+        )
+    if 300 <= status < 400:
+        return ProviderRefused(
+            f"it redirects ({status}) to {shown(location) or 'nowhere'}, which is not followed",
+            hint="Set provider.address to where the InfluxDB API itself is; if that is a login page, set a token.",
+        )
+    if status in PASSING_STATUSES:
+        return ProviderUnreachable(f"it is not able to answer ({status}): {said}")
+    if status == 404 and "page not found" not in said and any(words in said for words in NAMES_WHAT_IS_NOT_THERE):
+        return refused_query(said)
+    if status == 404:
+        return ProviderRefused(
+            f"it does not know the path of the query API (404): {said}",
+            hint="Is provider.address an InfluxDB, is a path missing in it, and is provider.dialect right?"
+            " 1.x and 3.x speak influxql, 2.x flux.",
+        )
+    if body.lstrip()[:1] == b"<":
+        return _not_as_expected(body, expected="an InfluxDB's answer", content_type=content_type, problem=str(status))
+    return refused_query(f"{status} {said}")
+
+
+def _said(body: bytes) -> str:
+    """Its own words, out of the JSON if it is that."""
+    try:
+        error = _ERROR.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        error = _Error()
+    return shown(error.error or error.message or body[:4096].decode(errors="replace"))
+
+
+def _credentials_hint(authorised: bool) -> str:
+    if authorised:
+        return "It does not accept the provider.token, or the provider.username and password, that were sent."
+    return "Set provider.token or provider.token_file, or, for 1.x, provider.username and provider.password_file."
+
+
+def refused_query(reason: str) -> ProviderError:
+    """It will not run the query, or gave up on it; `reason` is what it says."""
+    lower, said = reason.lower(), shown(reason)
+    if any(words in lower for words in TAKES_TOO_LONG):
+        return ProviderUnreachable(f"it took too long over the query ({said})")
+    if "database not found" in lower or "retention policy not found" in lower or "dbrp" in lower:
+        hint = "Set provider.database to the database that Telegraf writes to. On 2.x, a bucket is a database only with"
+        return ProviderRefused(said, hint=f"{hint} a DBRP mapping: rather set provider.bucket and provider.org.")
+    if "could not find bucket" in lower or ("bucket" in lower and "not found" in lower):
+        return ProviderRefused(said, hint="Set provider.bucket; a token that may not read it does not see it either.")
+    if "organization" in lower and "not found" in lower:
+        return ProviderRefused(said, hint="Set provider.org to the organisation that has the bucket.")
+    hint = "Check the expression in provider.queries, and that it is in the language of provider.dialect."
+    return ProviderRefused(f"it does not run the query: {said}", hint=hint)
+
+
+def _not_as_expected(body: bytes, *, expected: str, content_type: str, problem: str) -> ProviderMalformed:
+    return unexpected(body, expected=expected, api="the InfluxDB API", content_type=content_type, problem=problem)

@@ -1,0 +1,151 @@
+"""Asking an InfluxDB over HTTP without ever waiting for it longer than was said, or reading more than was said.
+
+Both query languages are bounded as exchange.py has it. Errors leave here as those of providers/base.py, and carry
+neither credentials nor more than a few words of what the far side said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import aiohttp
+
+from watcher.platform.net.redaction import shown
+from watcher.providers.base import ProviderError, ProviderRefused
+from watcher.providers.fetching import Aside, placed, retried
+from watcher.providers.http_client import LINES, translated
+from watcher.providers.influxdb.cpu_load import Points
+from watcher.providers.influxdb.endpoint import Endpoint
+from watcher.providers.influxdb.influxql import InfluxQL, Language
+from watcher.providers.influxdb.queries import InfluxConfig, Source, Template
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The series of an answer."""
+
+    series: Sequence[Points]
+    clock_offset_s: float | None
+
+
+# --- InfluxQL --------------------------------------------------------------------------------------------------------
+
+
+# --- asking ----------------------------------------------------------------------------------------------------------
+
+
+class Transport:
+    """Questions in, replies out, at most LINES at a time; the language is settled by the first."""
+
+    def __init__(self, config: InfluxConfig) -> None:
+        self._config = config
+        self._endpoint = Endpoint(config)
+        self._languages: list[Language] = []
+        self._influxql: InfluxQL | None = None
+        self._chosen: Language | None = None
+        self._choosing = asyncio.Lock()
+        self._free = asyncio.Semaphore(LINES)
+        self.aside = Aside()
+
+    @property
+    def address(self) -> str:
+        """Without credentials."""
+        return self._endpoint.address
+
+    def start(self) -> None:
+        """Asks nothing."""
+        if self._config.insecure_skip_verify:
+            log.warning("the certificate of %s is not verified (provider.insecure_skip_verify)", self.address)
+
+    async def close(self) -> None:
+        """Hang up."""
+        for language in self._languages:
+            await language.close()
+        self._languages, self._influxql, self._chosen = [], None, None
+
+    def doubt(self) -> None:
+        """After an outage the server may be of another version; found out again unless the settings say."""
+        self._chosen = None
+
+    async def ask(self, source: Source | Template, since: int, until: int, *, deadline: float) -> Reply:
+        """The points between two times (unix milliseconds), inclusive.
+
+        `deadline` is in the time of the event loop, and ends the retries of what a retry may help. Raises
+        ProviderError; cancelling hangs up.
+        """
+
+        async def attempt() -> Reply:
+            language = await self._language()
+            async with self._free:
+                body = await language.ask(source, since, until)
+            return Reply(await self.aside.do(language.read, body), body.clock_offset_s)
+
+        return await retried(
+            lambda: self._attempt(attempt, deadline=deadline), pauses=self._config.backoff, deadline=deadline
+        )
+
+    async def _attempt(self, attempt: Callable[[], Awaitable[T]], *, deadline: float) -> T:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await attempt()
+        except (ProviderError, TimeoutError, OSError, aiohttp.ClientError) as error:
+            told = translated(error, tls=self._endpoint.has_tls)
+            raise placed(told, self.address, scrub=self._endpoint.scrub) from error
+
+    # --- which language ----------------------------------------------------------------------------------------------
+
+    async def _language(self) -> Language:
+        """The language to ask in. Raises ProviderRefused where it cannot be told."""
+        async with self._choosing:
+            if self._chosen is None:
+                dialect, why = (self._config.dialect, "provider.dialect says so")
+                if dialect is None:
+                    dialect, why = await self._found_out()
+                self._chosen = self._flux() if dialect == "flux" else self._plain()
+                log.info("asking %s in %s, because %s", self.address, dialect, why)
+            return self._chosen
+
+    async def _found_out(self) -> tuple[str, str]:
+        version = await self._plain().version()
+        number = version.removeprefix("v")
+        why = f"it is InfluxDB {shown(version)}"
+        if number.startswith(("1.", "3.")):
+            return "influxql", why
+        if number.startswith("2.") or "cloud" in version.lower():
+            if self._config.bucket is None:
+                return "influxql", f"{why} and provider.bucket is not set"
+            return "flux", f"{why} and provider.bucket is set"
+        raise ProviderRefused(
+            f"it does not say that it is an InfluxDB (version {shown(version) or 'unknown'})",
+            hint='Check provider.address, or set provider.dialect to "influxql" (1.x, 3.x) or "flux" (2.x).',
+        )
+
+    def _plain(self) -> InfluxQL:
+        if self._influxql is None:
+            self._influxql = InfluxQL(self._config, self._endpoint)
+            self._languages.append(self._influxql)
+        return self._influxql
+
+    def _flux(self) -> Language:
+        for language in self._languages:
+            if language.name == "flux":
+                return language
+        try:
+            # Only where it is needed: it is an extra, and takes a third of a second to import.
+            from watcher.providers.influxdb.flux import Flux
+        except ImportError as error:
+            raise ProviderRefused(
+                f"the dialect flux needs a library that is not installed ({error.name})",
+                hint='Install load-watcher[influxdb], or set provider.dialect to "influxql" and provider.database.',
+            ) from error
+        language = Flux(self._config, self._endpoint)
+        self._languages.append(language)
+        return language

@@ -1,0 +1,351 @@
+"""Node load from metrics-server, which every cluster with `kubectl top` has, and which knows nothing but the present.
+
+It scrapes the kubelets every 15 to 60 seconds and tells the last value; what was before is gone. So a task of its own
+asks every `resolution`, whether or not anyone wants samples, and keeps what it heard; `fetch` hands that out, and the
+windows and deviations are computed from our samples like any source's. A value that we have heard already, with the
+same time of its own, is not another sample.
+
+metrics-server tells cores and bytes; the shares that schedulers want are of the node's `status.capacity`, as the Go
+load-watcher has it (trimaran.md §2.2), which an informer keeps at hand, together with others of this process that
+follow the nodes. All that is divided is whole numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from watcher.arrays import F64
+from watcher.core.koordinator.report import Capacity
+from watcher.core.kubernetes.errors import KubeError, KubeForbidden, KubeMalformed, KubeNotFound, KubeUnreachable
+from watcher.core.kubernetes.node_facts import capacities_of
+from watcher.core.kubernetes.objects import NODE_METRICS, NODES, Node, NodeMetrics, ObjectMetadata
+from watcher.core.kubernetes.quantity import nano
+from watcher.core.kubernetes.times import read_duration, read_time
+from watcher.core.kubernetes.wire import key_of
+from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.credentials import Access, AccessFinder
+from watcher.platform.kube.shared_informer import SharedInformer
+from watcher.providers.base import (
+    Fetch,
+    PodFetch,
+    ProviderError,
+    ProviderMalformed,
+    ProviderRefused,
+    ProviderUnreachable,
+    QueryPlan,
+)
+from watcher.providers.fetching import AHEAD_S, BEHIND_S
+from watcher.providers.metrics_server.pods import PodReader
+
+if TYPE_CHECKING:
+    from watcher.platform.settings.tables import Settings
+
+log = logging.getLogger(__name__)
+
+RESOURCES: Mapping[str, str] = {"CPU": "cpu", "Memory": "memory"}
+"""Metric key -> what Kubernetes calls it. It has no others of a node."""
+LONGEST_WINDOW_S = 120.0
+"""Rarer samples count for no window (contract 5.1, "Coverage")."""
+REASON = "usage over status.capacity; metrics-server tells nothing else of a node"
+
+
+# --- from an answer to samples ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one answer of metrics-server says: `names[i]` at `times[i]` (unix seconds) used `percent[key][i]` of its
+    capacity, NaN where that cannot be told. `windows` are the seconds over which CPU was averaged."""
+
+    names: tuple[str, ...]
+    times: F64
+    percent: Mapping[str, F64]
+    windows: tuple[float, ...]
+    findings: tuple[Finding, ...]
+
+
+def read_usage(
+    usage: Iterable[NodeMetrics], nodes: Mapping[str, Node], *, keys: Collection[str], now: float
+) -> Reading:
+    """Percent of capacity of every node that both metrics-server and the API server know. Pure.
+
+    What is missing or cannot be read is a finding and costs its node or its metric. Negative and impossible shares
+    pass: the review judges them.
+    """
+    findings: list[Finding] = []
+    rows: dict[str, tuple[float, list[float]]] = {}
+    windows = []
+    told: dict[str, NodeMetrics] = {}
+    for item in usage:
+        if key_of(item) in told:
+            reason = "metrics-server tells of it several times; the last counts"
+            findings.append(Finding(FindingKind.DUPLICATE_SERIES, key_of(item), "", now, reason, Remedy.COMBINED))
+        told[key_of(item)] = item
+    for name, item in told.items():
+        if name not in nodes:
+            reason = "metrics-server tells of it, and the cluster has no node of that name"
+            findings.append(Finding(FindingKind.UNKNOWN_NODE, name, "", now, reason, Remedy.DROPPED))
+        elif (at := read_time(item.timestamp)) is None:
+            reason = f"metrics-server gives the time {item.timestamp[:40]!r}, which is none"
+            findings.append(Finding(FindingKind.NON_FINITE, name, "", now, reason, Remedy.DROPPED))
+        elif not now - BEHIND_S <= at <= now + AHEAD_S:
+            kind = FindingKind.FUTURE_SAMPLE if at > now else FindingKind.STALE
+            reason = f"metrics-server gives the time {item.timestamp[:40]}, far from ours: is a clock wrong?"
+            findings.append(Finding(kind, name, "", now, reason, Remedy.DROPPED))
+        else:
+            rows[name] = at, [_share(item, nodes[name], key=key, now=now, findings=findings) for key in keys]
+            windows.append(read_duration(item.window))
+    for name in nodes.keys() - told.keys():
+        reason = "metrics-server tells nothing of it: is it new, or its kubelet out of reach?"
+        findings.append(Finding(FindingKind.MISSING, name, "", now, reason, Remedy.LEFT_OUT))
+    names = tuple(rows)
+    times = np.array([at for at, _ in rows.values()], dtype=np.float64)
+    table = np.array([shares for _, shares in rows.values()], dtype=np.float64).reshape(len(names), len(keys))
+    percent = {key: table[:, column] for column, key in enumerate(keys)}
+    return Reading(names, times, percent, tuple(each for each in windows if each is not None), tuple(findings))
+
+
+def _share(item: NodeMetrics, node: Node, *, key: str, now: float, findings: list[Finding]) -> float:
+    """Percent of capacity, NaN with a finding where it cannot be told."""
+    name, resource, metric = key_of(item), RESOURCES[key], METRIC_BY_KEY[key].name
+    try:
+        used, capacity = nano(item.usage[resource]), nano(node.status.capacity[resource])
+    except KeyError:
+        missing = "usage" if resource not in item.usage else "status.capacity"
+        findings.append(
+            Finding(FindingKind.MISSING, name, metric, now, f"its {missing} has no {resource}", Remedy.LEFT_OUT)
+        )
+    except ValueError as error:
+        findings.append(Finding(FindingKind.NON_FINITE, name, metric, now, f"{resource}: {error}", Remedy.DROPPED))
+    else:
+        if capacity > 0:
+            return 100 * used / capacity  # of whole numbers: rounded once
+        reason = f"its capacity of {resource} is {node.status.capacity[resource]}, of which no share can be told"
+        findings.append(Finding(FindingKind.OUT_OF_RANGE, name, metric, now, reason, Remedy.DROPPED))
+    return float("nan")
+
+
+# --- the provider ----------------------------------------------------------------------------------------------------
+
+
+class MetricsServerProvider:
+    """Samples of all nodes, asked for every `resolution` seconds and kept for `max_seconds`.
+
+    `keys` are the metrics to hand out, of which CPU and Memory can be had. `access` leads to the cluster, `timeout`
+    (seconds) bounds each question to metrics-server; `clock` gives unix seconds.
+    """
+
+    source = "KubernetesMetricsServer"
+    remembers = False
+
+    def __init__(
+        self,
+        access: Callable[[], Access],
+        *,
+        resolution: float,
+        max_seconds: float,
+        keys: Sequence[str] = tuple(RESOURCES),
+        timeout: float = 10.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.resolution = resolution
+        self.max_seconds = max_seconds
+        self.keys = tuple(keys)
+        self._client = KubeClient(access, timeout=timeout)
+        self._clock = clock
+        self._nodes = SharedInformer(access, NODES)
+        self._pods = PodReader(self._client, source=self.source)
+        self._readings: deque[Reading] = deque(maxlen=math.ceil(max_seconds / resolution) + 1)
+        self._newest: Mapping[str, float] = {}
+        self._findings: tuple[Finding, ...] = ()
+        self._error: ProviderError | None = None
+        self._answered = False  # since the fetch before
+        self._asked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to ask in the background."""
+        await self._nodes.start()
+        self._task = asyncio.create_task(self._ask_forever(), name="metrics-server-poller")
+
+    async def close(self) -> None:
+        """Stop asking and hang up."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=0.5)
+            self._task = None
+        await self._nodes.close()
+        await self._pods.close()
+        await self._client.close()
+
+    async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
+        """What was heard between the two, without asking anew; right after the start it waits for the first answer.
+
+        Raises ProviderError if since the fetch before no question was answered, saying why not.
+        """
+        if self._task is None:
+            raise ProviderUnreachable("metrics-server is not being asked", hint="the provider was not started")
+        await self._asked.wait()
+        answered, self._answered = self._answered, False
+        if self._error is not None and not answered:
+            raise self._error.with_traceback(None)  # it is raised again and again, and must not collect frames
+        keys = [key for key in self._had() if only is None or METRIC_BY_KEY[key].name in only]
+        readings = tuple(self._readings)
+        batches = await asyncio.to_thread(_batches, readings, keys=keys, since=since, until=until)
+        return Fetch(
+            batches,
+            plans={METRIC_BY_KEY[key].name: plan_of(key) for key in keys},
+            findings=(*self._findings, *self._state_findings()),
+        )
+
+    async def fetch_pods(self, now: float) -> PodFetch:
+        """What pods use at the moment. The first question also begins to watch where pods are, which takes a while in a
+        large cluster; a caller who gives up meanwhile does not stop that."""
+        try:
+            return await self._pods.fetch(now)
+        except KubeError as error:
+            raise _translate(error) from error
+
+    async def capacities(self) -> Mapping[str, Capacity]:
+        """How large the cluster's nodes are."""
+        return await asyncio.to_thread(capacities_of, dict(self._nodes.objects))
+
+    def node_metadata(self, node: str) -> ObjectMetadata | None:
+        """Who a node of the cluster is; None where there is no such node."""
+        known = self._nodes.objects.get(node)
+        return None if known is None else known.metadata
+
+    def node_names(self) -> Collection[str] | None:
+        """The cluster's nodes as of the last list; None as long as none has come."""
+        return self._nodes.objects.keys() if self._nodes.synced.is_set() else None
+
+    def _had(self) -> list[str]:
+        return [key for key in self.keys if key in RESOURCES]
+
+    # --- in the background -------------------------------------------------------------------------------------------
+
+    async def _ask_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            await self._ask()
+            self._asked.set()
+            await asyncio.sleep(max(0.0, began + self.resolution - loop.time()))
+
+    async def _ask(self) -> None:
+        """One question, and what becomes of its answer. Whatever it raises is for who fetches."""
+        try:
+            usage = await self._client.list(NODE_METRICS)
+            await self._nodes.wait()
+            nodes = dict(self._nodes.objects)
+            # 5,000 nodes are tens of milliseconds of reading numbers, too long for the event loop.
+            reading = await asyncio.to_thread(read_usage, usage.items, nodes, keys=self._had(), now=self._clock())
+            self._take(reading)
+        except KubeError as error:
+            self._error = _translate(error)
+        except Exception as error:  # a fault of ours: the next answer may be another one
+            log.exception("an answer of metrics-server could not be read")
+            self._error = ProviderMalformed(f"its answer could not be read: {type(error).__name__}")
+        else:
+            self._error, self._answered = None, True
+
+    def _take(self, reading: Reading) -> None:
+        """Keep what is new of a reading: a value with the time of the one before it is that one."""
+        newest = dict(zip(reading.names, reading.times.tolist(), strict=True))
+        fresh = np.array([self._newest.get(name) != at for name, at in newest.items()], dtype=np.bool_)
+        self._newest = newest
+        self._findings = reading.findings
+        if fresh.any():
+            names = tuple(name for name, new in zip(reading.names, fresh, strict=True) if new)
+            percent = {key: values[fresh] for key, values in reading.percent.items()}
+            self._readings.append(Reading(names, reading.times[fresh], percent, reading.windows, ()))
+
+    def _state_findings(self) -> Iterator[Finding]:
+        """What is odd about the source as a whole."""
+        now = self._clock()
+        for key in self.keys:
+            if key not in RESOURCES:
+                reason = "metrics-server tells CPU and memory only"
+                yield Finding(FindingKind.NO_SERIES, "", METRIC_BY_KEY[key].name, now, reason, Remedy.LEFT_OUT)
+        if not self._newest:
+            reason = "metrics-server tells of no node that the cluster has: it needs a minute after its start"
+            yield Finding(FindingKind.NO_SERIES, "", "", now, reason, Remedy.LEFT_OUT)
+        if self._error is not None:
+            reason = f"the last question went without an answer: {self._error}"
+            yield Finding(FindingKind.QUERY_FAILED, "", "", now, reason, Remedy.REPORTED)
+        if self._nodes.error is not None:
+            reason = f"capacities may be out of date: {self._nodes.error}. {self._nodes.error.hint}".strip()
+            yield Finding(FindingKind.SOURCE, "", "", now, reason, Remedy.REPORTED)
+        windows = self._readings[-1].windows if self._readings else ()
+        if windows and median(windows) > LONGEST_WINDOW_S:
+            reason = (
+                f"metrics-server averages over {median(windows):.0f} s, too coarse for windows of 5 minutes:"
+                " lower its --metric-resolution"
+            )
+            yield Finding(FindingKind.SHORT_COVERAGE, "", "", now, reason, Remedy.REPORTED)
+
+
+def _batches(
+    readings: Sequence[Reading], *, keys: Iterable[str], since: float, until: float
+) -> tuple[SeriesBatch, ...]:
+    """The samples of these readings between the two times, one batch per metric, one series per node."""
+    index: dict[str, int] = {}
+    if not readings:
+        return ()
+    series = np.array([index.setdefault(name, len(index)) for each in readings for name in each.names], dtype=np.int64)
+    times = np.concatenate([each.times for each in readings])
+    order = np.lexsort((times, series))
+    series, times = series[order], times[order]
+    batches = []
+    for key in keys:
+        values = np.concatenate([each.percent[key] for each in readings])[order]
+        keep = (times >= since) & (times <= until) & ~np.isnan(values)
+        if keep.any():
+            batches.append(SeriesBatch(METRIC_BY_KEY[key], tuple(index), series[keep], times[keep], values[keep]))
+    return tuple(batches)
+
+
+def plan_of(key: str) -> QueryPlan:
+    """What is asked for a metric, in the words of the findings."""
+    expression = f"{NODE_METRICS.group_version} {NODE_METRICS.plural} usage.{RESOURCES[key]}"
+    return QueryPlan(METRIC_BY_KEY[key].name, expression, "percent", "metadata.name", 0.0, REASON)
+
+
+def _translate(error: KubeError) -> ProviderError:
+    """The API's trouble as a source's, with what to do about it."""
+    hint = error.hint or "Is the API server of this cluster well, and can it be reached from here?"
+    if isinstance(error, KubeForbidden):
+        hint += " docs/metrics-server.md has all that are needed."
+    if isinstance(error, KubeNotFound):
+        hint = "Is metrics-server installed? `kubectl get apiservice v1beta1.metrics.k8s.io` tells."
+    if isinstance(error, KubeUnreachable):
+        if error.status == 503:
+            hint = "Is metrics-server running and ready? `kubectl -n kube-system get pods` tells."
+        return ProviderUnreachable(str(error), hint=hint)
+    if isinstance(error, KubeMalformed):
+        return ProviderMalformed(str(error), hint=hint)
+    return ProviderRefused(str(error), hint=hint)
+
+
+def from_settings(settings: Settings) -> MetricsServerProvider:
+    """The cluster of the kubeconfig that the settings name, else the one that this pod runs in; CPU and Memory, unless
+    the settings say which metrics."""
+    chosen = settings.origins.get("provider.metrics", "default") != "default"
+    return MetricsServerProvider(
+        AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context),
+        resolution=settings.refresh.resolution,
+        max_seconds=max(window.seconds for window in settings.refresh.windows),
+        keys=[metric.key for metric in settings.provider.wanted] if chosen else tuple(RESOURCES),
+        timeout=settings.provider.timeout,
+    )

@@ -1,0 +1,275 @@
+"""What pods use, from cAdvisor's series in a Prometheus: three questions, whatever the number of pods.
+
+cAdvisor, in every kubelet, tells of containers, of the pause container that holds a pod's namespaces together, and of
+the cgroups above them, which are sums of what is below: counting all of it would count everything two or three times.
+So the sum is over real containers, and of each container only once, though two jobs may scrape the same kubelet, or a
+restart leave the series of the container before behind for a while.
+
+CPU is a counter, so its rate is over a span, and that is said with the numbers. The time of a reading is that of the
+counter's newest sample, for which the third question is. A pod that is gone may go on for five minutes in Prometheus;
+its time stands still, by which the table of pods knows it (watcher/core/pods/table.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from watcher.core.naming.node_index import without_port
+from watcher.core.pods.table import PODS, PodOrigin, PodUsage
+from watcher.core.queries.matchers import Matcher, narrowed
+from watcher.model import Finding, FindingKind, Remedy
+from watcher.platform.net.redaction import shown
+from watcher.providers.base import NoPodUsage, PodFetch, ProviderError, ProviderMalformed, ProviderPartial
+from watcher.providers.prometheus.queries import (
+    DEFAULT_SCRAPE_INTERVAL_S,
+    PROFILE_LABELS,
+    Instant,
+    Labels,
+    NodeLabel,
+    NodeNames,
+    PrometheusConfig,
+    among,
+    configured_label,
+    direct_label,
+    fallback_label,
+    names_query,
+    profile,
+    read_names,
+)
+from watcher.providers.prometheus.responses import read_labels, scrape_interval
+from watcher.providers.prometheus.transport import Transport
+
+T = TypeVar("T")
+
+CORES = "container_cpu_usage_seconds_total"
+MEMORY = "container_memory_rss"
+CONTAINERS = 'container!="",container!="POD",pod!=""'
+"""Real containers: a cgroup's row has no container, and older container runtimes call the pause container POD."""
+SHORTEST_SPAN_S = 120.0
+SCRAPES_IN_SPAN = 4
+"""Of which two may be missing, and there is a rate all the same."""
+NAMES_READ_EVERY = 5
+SAMPLED_INSTANCES = 3
+SAMPLED_RANGE = "10m"
+
+Series = tuple[str, str, str]
+"""Namespace, pod, and what the node label says."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """How to ask: which label tells the node, over how many seconds CPU is averaged, and which series are ours."""
+
+    label: NodeLabel
+    span_s: int
+    matchers: tuple[Matcher, ...] = ()
+
+    @property
+    def cores(self) -> str:
+        # A cAdvisor outside of a kubelet may tell of each CPU by itself.
+        return self._summed(f"sum without (cpu) (rate({selector(CORES, self.matchers)}[{self.span_s}s]))")
+
+    @property
+    def memory(self) -> str:
+        return self._summed(selector(MEMORY, self.matchers))
+
+    @property
+    def times(self) -> str:
+        return f"max by (namespace, pod, {self.label.label}) (timestamp({selector(CORES, self.matchers)}))"
+
+    def _summed(self, of_containers: str) -> str:
+        label = self.label.label
+        once = f"max by (namespace, pod, container, {label}) ({of_containers})"
+        return f"sum by (namespace, pod, {label}) ({once})"
+
+
+def selector(series: str, matchers: Sequence[Matcher] = ()) -> str:
+    """The series of real containers, those of them that are ours."""
+    return narrowed(f"{series}{{{CONTAINERS}}}", *matchers)
+
+
+@dataclass(slots=True)
+class _Asking:
+    """One fetch under way."""
+
+    now: float
+    deadline: float
+    findings: list[Finding] = field(default_factory=list)
+
+    def find(self, kind: FindingKind, reason: str, remedy: Remedy) -> None:
+        self.findings.append(Finding(kind, "", PODS, self.now, reason, remedy))
+
+
+class PodQuestions:
+    """Asks a Prometheus for pods, through the transport of its provider."""
+
+    def __init__(self, config: PrometheusConfig, transport: Transport, *, source: str) -> None:
+        self._config = config
+        self._transport = transport
+        self._source = source
+        self._evidence = selector(CORES, config.matchers)
+        self._plan: PodPlan | None = None
+        self._names: NodeNames | None = None
+        self._names_age = 0  # in fetches
+
+    async def fetch(self, now: float) -> PodFetch:
+        """What it knows at `now`. Raises NoPodUsage where cAdvisor's series are not there, and other ProviderErrors."""
+        asking = _Asking(now, asyncio.get_running_loop().time() + self._config.fetch_deadline)
+        plan = self._plan or await self._look(asking)
+        self._plan = None  # what fails, or brings nothing, is looked at anew the next time
+        queries = (plan.times, plan.cores, plan.memory)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._values(query, plan, asking)) for query in queries]
+        times, cores, memory = (task.result() for task in tasks)
+        if isinstance(times, ProviderError):
+            raise times
+        if not times:
+            raise NoPodUsage(f"{self._evidence} has no sample any more", hint=_HINT)
+        columns = []
+        for asked, answer in ((plan.cores, cores), (plan.memory, memory)):
+            if isinstance(answer, ProviderError):
+                asking.find(FindingKind.QUERY_FAILED, f"{asked}: {answer}. {answer.hint}".strip(), Remedy.LEFT_OUT)
+                answer = {}
+            columns.append(answer)
+        nodes = await self._nodes_of(plan.label, {series[2] for series in times}, asking)
+        usage = await asyncio.to_thread(joined, times, columns[0], columns[1], nodes)
+        if any(usage.nodes):
+            self._plan = plan
+        origin = PodOrigin(self._source, plan.cores, float(plan.span_s), plan.memory, "rss")
+        return PodFetch(usage, origin, tuple(asking.findings))
+
+    async def _values(self, query: str, plan: PodPlan, asking: _Asking) -> dict[Series, float] | ProviderError:
+        """The value of each pod, or why there is none: one failing question costs its number."""
+        try:
+            return await self._ask(query, asking, read=lambda rows: read_values(rows, label=plan.label.label))
+        except ProviderError as error:
+            return error
+
+    async def _ask(
+        self, query: str, asking: _Asking, *, read: Callable[[Iterable[msgspec.Raw]], T], expects: str = "vector"
+    ) -> T:
+        reply = await self._transport.ask(
+            Instant(query, asking.now), expects=expects, read=read, deadline=asking.deadline
+        )
+        for remark in reply.remarks:
+            asking.find(FindingKind.QUERY_FAILED, f"the source warns: {remark}", Remedy.REPORTED)
+        if reply.missing:  # a sum over containers, some of which may be what is missing
+            raise ProviderPartial(f"{self._transport.address}: its answer is partial: {reply.missing}")
+        return reply.content
+
+    # --- finding out how to ask --------------------------------------------------------------------------------------
+
+    async def _look(self, asking: _Asking) -> PodPlan:
+        given = self._config.node_label
+        labels = (*PROFILE_LABELS, given) if given else PROFILE_LABELS
+        rows = await self._ask(profile(self._evidence, labels=labels), asking, read=read_labels)
+        if not rows:
+            raise NoPodUsage(f"there is no {self._evidence}", hint=_HINT)
+        label = (configured_label(given, rows, _NO_NAMES) if given else None) or direct_label(rows)
+        if label is None:
+            instances = {row["instance"] for row in rows if row.get("instance")}
+            names = await self._read_names(asking)
+            label = fallback_label(rows, names_at(instances, names))
+        if label is None:
+            raise NoPodUsage(
+                f"no label of {self._evidence} names the nodes (looked for {', '.join(labels)})",
+                hint="Relabel at the scrape of the kubelets, so that their series have a label node.",
+            )
+        interval = await self._scrape_interval(rows, asking) or DEFAULT_SCRAPE_INTERVAL_S
+        return PodPlan(label, math.ceil(max(SHORTEST_SPAN_S, SCRAPES_IN_SPAN * interval)), self._config.matchers)
+
+    async def _scrape_interval(self, rows: Sequence[Labels], asking: _Asking) -> float | None:
+        """Seconds between the samples of the containers of a few kubelets, None if there are too few to tell."""
+        for label in ("instance", *PROFILE_LABELS):
+            values = sorted({row[label] for row in rows if row.get(label)})[:SAMPLED_INSTANCES]
+            if values:
+                query = f"{narrowed(self._evidence, among(label, values))}[{SAMPLED_RANGE}]"
+                return await self._ask(query, asking, read=scrape_interval, expects="matrix")
+        return None
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    async def _nodes_of(self, label: NodeLabel, values: Iterable[str], asking: _Asking) -> Mapping[str, str]:
+        """What the label says -> the node, "" where it cannot be told."""
+        if label.joined:
+            names = self._names
+            self._names_age += 1
+            if names is None or self._names_age >= NAMES_READ_EVERY:
+                names = await self._read_names(asking)
+            known = names_at(values, names).by_instance
+            return {value: known.get(value, "") for value in values}
+        return {value: without_port(value) if label.strip_port else value for value in values}
+
+    async def _read_names(self, asking: _Asking) -> NodeNames:
+        self._names = read_names(await self._ask(names_query(matchers=self._config.matchers), asking, read=read_labels))
+        self._names_age = 0
+        return self._names
+
+
+_NO_NAMES = NodeNames("nodename", {})
+_HINT = "Let Prometheus scrape the kubelets' /metrics/cadvisor, with the labels namespace, pod and container."
+
+
+# --- pure pieces -----------------------------------------------------------------------------------------------------
+
+
+def names_at(instances: Iterable[str], names: NodeNames) -> NodeNames:
+    """The names of the nodes at which these instances are, by their address: a kubelet is at 10.0.0.1:10250 where the
+    node exporter that tells the name is at 10.0.0.1:9100. An address with two names tells nothing."""
+    by_host: dict[str, set[str]] = {}
+    for instance, node in names.by_instance.items():
+        by_host.setdefault(without_port(instance), set()).add(node)
+    known = {host: next(iter(nodes)) for host, nodes in by_host.items() if len(nodes) == 1}
+    return NodeNames(names.label, {each: known[host] for each in instances if (host := without_port(each)) in known})
+
+
+class _Row(msgspec.Struct, frozen=True, gc=False):
+    """A series of a vector. The value stays a text, since it may be "NaN"."""
+
+    metric: dict[str, str] = {}
+    value: tuple[float, str] = (0.0, "NaN")
+
+
+_ROW = msgspec.json.Decoder(_Row)
+
+
+def read_values(rows: Iterable[msgspec.Raw], *, label: str) -> dict[Series, float]:
+    """The value of each pod in a vector. Raises ProviderMalformed."""
+    values: dict[Series, float] = {}
+    texts: dict[str, str] = {}  # a few namespaces and nodes stand on every pod
+    try:
+        for raw in rows:
+            row = _ROW.decode(raw)
+            namespace, node = row.metric.get("namespace", ""), row.metric.get(label, "")
+            series = (texts.setdefault(namespace, namespace), row.metric.get("pod", ""), texts.setdefault(node, node))
+            values[series] = float(row.value[1])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ProviderMalformed(f"a value of its series cannot be read: {shown(str(error))}") from error
+    return values
+
+
+def joined(
+    times: Mapping[Series, float],
+    cores: Mapping[Series, float],
+    memory: Mapping[Series, float],
+    nodes: Mapping[str, str],
+) -> PodUsage:
+    """The answers as one, NaN where a pod has a time and not that number."""
+
+    def column(values: Mapping[Series, float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.fromiter((values.get(series, math.nan) for series in times), dtype=np.float64, count=len(times))
+
+    return PodUsage(
+        tuple((namespace, pod) for namespace, pod, _ in times),
+        tuple(nodes[node] for _, _, node in times),
+        column(times),
+        column(cores),
+        column(memory),
+    )

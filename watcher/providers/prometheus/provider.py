@@ -1,0 +1,518 @@
+"""Samples from a Prometheus, Thanos, Mimir or VictoriaMetrics.
+
+Two things are hard here. What to ask is not known beforehand: every cluster names the same load and the same nodes
+differently, so it is found out at the first fetch, and again when what was found stops answering
+(prometheus_plans.py has the choices). And asking must cost little: a fetch asks one question per metric, and only for
+the time since the fetch before, instead of statistics over whole windows, so windows of any number and length cost the
+server nothing more.
+
+One failing question costs its metric, not the fetch. How answers are read is in prometheus_answers.py, how they are
+waited for in prometheus_transport.py, the only file that knows the library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import numpy as np
+
+from watcher.core.queries.matchers import narrowed
+from watcher.core.queries.promql import is_plain
+from watcher.model import METRIC_BY_NAME, SOURCE_UNITS, Combine, Finding, FindingKind, Metric, Remedy, SeriesBatch
+from watcher.providers.base import (
+    Fetch,
+    PodFetch,
+    ProviderError,
+    ProviderPartial,
+    ProviderRefused,
+    QueryFailure,
+    QueryPlan,
+)
+from watcher.providers.connection import connection
+from watcher.providers.fetching import most_telling, untimely
+from watcher.providers.prometheus.pods import PodQuestions
+from watcher.providers.prometheus.queries import (
+    PROFILE_LABELS,
+    Candidate,
+    Instant,
+    Labels,
+    NodeLabel,
+    NodeNames,
+    Plan,
+    PrometheusConfig,
+    QueryConfig,
+    Range,
+    among,
+    candidates,
+    configured_label,
+    direct_label,
+    fallback_label,
+    names_query,
+    profile,
+    read_names,
+    settle,
+)
+from watcher.providers.prometheus.responses import Reading, read_labels, read_samples, scrape_interval
+from watcher.providers.prometheus.transport import Reply, Transport
+
+if TYPE_CHECKING:
+    from watcher.platform.settings.tables import Settings
+
+__all__ = ["PrometheusConfig", "PrometheusProvider", "QueryConfig", "from_settings"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LOOK_AGAIN_FETCHES = 5
+"""A metric is looked for at most at every fifth fetch, and the names of the nodes are read anew that often: an address
+may have become another node's."""
+FAILURES_BEFORE_LOOKING = 3
+SAMPLED_INSTANCES = 3
+SAMPLED_RANGE = "10m"
+SHOWN_NAMES = 5
+VICTORIA_METRICS_BEYOND_S = 75.0
+"""In the answer to a range query VictoriaMetrics puts the value of 30 seconds ago in the place of all later ones
+(-search.latencyOffset), and not every version knows a parameter against it. It leaves series alone that go on for more
+than a step after its own now. So it is asked for more than a minute more: a step, and what our clocks may differ and
+the question may wait. What is too much is dropped (_batch)."""
+
+OPENSHIFT_CA_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+
+NO_NAMES = NodeNames("nodename", {})
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is known of one wanted metric. `looked_at` is the number of the fetch that last looked for it to the end,
+    `silent` counts fetches in a row that failed or brought nothing, `doubted` is set by an outage. `single` is whether
+    each node had one series in the last whole answer, None before there was one."""
+
+    metric: Metric
+    candidates: tuple[Candidate, ...]
+    node_label: str | None
+    plan: Plan | None = None
+    looked_at: int | None = None
+    silent: int = 0
+    doubted: bool = False
+    single: bool | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def must_look(self, fetch: int) -> bool:
+        """Whether to find out (again) what to ask."""
+        if self.looked_at is None:
+            return True
+        lost = self.plan is None or self.doubted or self.silent >= FAILURES_BEFORE_LOOKING
+        return lost and fetch - self.looked_at >= LOOK_AGAIN_FETCHES
+
+    def is_true_in_part(self) -> bool:
+        """Whether the samples of a node in a partial answer are what they would be in a whole one: series as they are
+        stored, one for each node. What is computed from several comes out too low where one of them is missing."""
+        if self.plan is None or self.plan.scrape_interval is not None:
+            return False
+        return self.metric.combine is Combine.NEWEST_MAX if self.single is None else self.single
+
+
+@dataclass(slots=True)
+class _Fetching:
+    """One fetch under way. `present` is false for a look back (backfill), whose emptiness means nothing. `partial` is
+    what the source said of parts that its answers lack, by the name of the metric."""
+
+    number: int
+    since: float
+    until: float
+    deadline: float
+    present: bool
+    findings: list[Finding] = field(default_factory=list)
+    clock: list[tuple[float, float]] = field(default_factory=list)
+    partial: dict[str, str] = field(default_factory=dict)
+
+    def find(self, kind: FindingKind, metric: Metric, reason: str, remedy: Remedy) -> None:
+        self.findings.append(Finding(kind, "", metric.name, self.until, reason, remedy))
+
+
+class PrometheusProvider:
+    """A Provider (providers/base.py) over the query API of Prometheus. Raises ValueError for a configuration that
+    cannot work."""
+
+    def __init__(self, config: PrometheusConfig) -> None:
+        self._config = config
+        self._transport = Transport(config)
+        self._pods = PodQuestions(config, self._transport, source=self.source)
+        self._watches = {
+            metric.name: _Watch(
+                metric,
+                candidates(metric, config.queries.get(metric.key), matchers=config.matchers),
+                (query.node_label if (query := config.queries.get(metric.key)) else None) or config.node_label,
+            )
+            for metric in config.wanted()
+        }
+        self._fetches = 0
+        self._latest = float("-inf")
+        self._names: NodeNames | None = None
+        self._names_read_at = 0
+        self._names_missing = ""
+        self._nameless: frozenset[str] = frozenset()
+        self._names_lock = asyncio.Lock()
+        self._announced: Mapping[str, QueryPlan] = {}
+        self._absent: list[str] = []
+
+    @property
+    def source(self) -> str:
+        """The name on the wire, as load-watcher's."""
+        return "Prometheus"
+
+    @property
+    def remembers(self) -> bool:
+        """It can be asked for the past."""
+        return True
+
+    async def start(self) -> None:
+        """Start the threads; asks nothing."""
+        self._transport.start()
+
+    async def close(self) -> None:
+        """Hang up everything, within a second."""
+        await self._transport.close()
+
+    async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
+        """Samples with since <= time <= until (unix seconds) of the wanted metrics, or of those that `only` names.
+
+        Raises ProviderError if every one of them failed: unreachable before refused before partial before malformed.
+        """
+        fetching = self._begin(since, until)
+        watches = [watch for name, watch in self._watches.items() if only is None or name in only]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._fetch_metric(watch, fetching)) for watch in watches]
+        results = [task.result() for task in tasks]
+        failures = tuple(result for result in results if isinstance(result, QueryFailure))
+        # a metric known to be absent is not asked for at each fetch: its silence does not say that the source is well
+        answered = any(
+            not isinstance(result, QueryFailure) and (watch.plan is not None or watch.looked_at == fetching.number)
+            for watch, result in zip(watches, results, strict=True)
+        )
+        if failures and not answered:
+            self._doubt_everything()
+            raise most_telling(failures)
+        plans = self._shown_plans()
+        self._announce(plans)
+        return Fetch(
+            batches=tuple(result for result in results if isinstance(result, SeriesBatch)),
+            failures=failures,
+            plans=plans,
+            findings=tuple(fetching.findings),
+            clock_offset_s=min(fetching.clock)[1] if fetching.clock else None,
+            partial=fetching.partial,
+        )
+
+    async def fetch_pods(self, now: float) -> PodFetch:
+        """What pods use at `now`, by cAdvisor's series."""
+        return await self._pods.fetch(now)
+
+    def _begin(self, since: float, until: float) -> _Fetching:
+        present = until >= self._latest
+        self._latest = max(self._latest, until)
+        self._fetches += present
+        deadline = asyncio.get_running_loop().time() + self._config.fetch_deadline
+        since = max(since, until - self._config.max_seconds)
+        return _Fetching(self._fetches, since, until, deadline, present)
+
+    def _doubt_everything(self) -> None:
+        """After an outage the source may be another one: look again once it answers."""
+        for watch in self._watches.values():
+            watch.doubted = True
+
+    def _shown_plans(self) -> dict[str, QueryPlan]:
+        return {name: _shown(watch.plan) for name, watch in self._watches.items() if watch.plan is not None}
+
+    def _announce(self, plans: Mapping[str, QueryPlan]) -> None:
+        """One log line when something else is asked than before, and one when other metrics have no series."""
+        absent = [watch.metric.key for watch in self._watches.values() if watch.plan is None and watch.looked_at]
+        if absent != self._absent:
+            self._absent = absent
+            log.info("%s lacks the series of these metrics: %s", self._transport.address, ", ".join(absent) or "none")
+        if plans == self._announced:
+            return
+        changed = [plan for name, plan in plans.items() if self._announced.get(name) != plan]
+        self._announced = plans
+        uses = "; ".join(
+            f"{METRIC_BY_NAME[plan.metric].key}: {plan.expression} by {plan.node_label} because {plan.reason}"
+            for plan in changed
+        )
+        log.info("using %s for %s", self._transport.address, uses)
+
+    # --- one metric --------------------------------------------------------------------------------------------------
+
+    async def _fetch_metric(self, watch: _Watch, fetching: _Fetching) -> SeriesBatch | QueryFailure | None:
+        """The metric's samples, its failure, or None where it has none in this span."""
+        try:
+            await self._look(watch, fetching)
+            batch = await self._ask_for_samples(watch, fetching)
+        except ProviderError as error:
+            watch.silent += fetching.present
+            return QueryFailure(watch.metric.name, error)
+        if fetching.present:
+            watch.silent = 0 if batch is not None else watch.silent + 1
+            self._report_absence(watch, fetching)
+        return batch
+
+    def _report_absence(self, watch: _Watch, fetching: _Fetching) -> None:
+        if watch.plan is None:
+            looked_for = " nor ".join(candidate.evidence for candidate in watch.candidates)
+            reason = f"there is neither {looked_for}" if len(watch.candidates) > 1 else f"there is no {looked_for}"
+            if not watch.candidates:
+                reason = f"Prometheus has no usual series for it: set provider.queries.{watch.metric.key}"
+            fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
+        elif watch.silent >= FAILURES_BEFORE_LOOKING:
+            reason = f"{watch.plan.expression} has brought nothing for {watch.silent} fetches"
+            fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
+
+    async def _ask_for_samples(self, watch: _Watch, fetching: _Fetching) -> SeriesBatch | None:
+        plan = watch.plan
+        if plan is None:
+            return None
+        transport = self._transport
+        beyond = VICTORIA_METRICS_BEYOND_S if transport.victoria_metrics and fetching.present else 0.0
+        question = plan.question(fetching.since, fetching.until, resolution=self._config.resolution, beyond=beyond)
+        if question is None:
+            return None
+        reply = await self._ask(
+            question,
+            metric=plan.metric,
+            fetching=fetching,
+            # Prometheus keeps its staleness markers to itself, VictoriaMetrics shows them as NaN.
+            read=lambda rows: read_samples(rows, label=plan.label, stale_markers=transport.victoria_metrics),
+        )
+        reading = reply.content
+        nodes = await self._nodes_of(reading, plan, fetching)
+        if reply.missing and not watch.is_true_in_part():
+            raise self._partial(
+                reply.missing,
+                f"{plan.metric.key} is computed from several series of a node, of which some may be missing",
+                hint="A recording rule with one series for each node is of use in part, too.",
+            )
+        if not reply.missing and len(nodes):
+            named = [node for node in nodes if node is not None]
+            watch.single = len(set(named)) == len(named)
+        if len(nodes) and not any(nodes):
+            raise ProviderRefused(
+                f"no series of {plan.expression} says its node by {plan.label.shown};"
+                f" they have the labels {_listed(sorted(reading.labels)) or 'none'}",
+                hint="Set provider.node_label to the label that names the Kubernetes node.",
+            )
+        self._report_unknown(reading, nodes, plan, fetching)
+        fetching.findings += untimely(
+            plan.metric, reading.time, since=fetching.since, until=fetching.until, beyond=beyond
+        )
+        return _batch(plan, reading, nodes, since=fetching.since, until=fetching.until)
+
+    def _partial(self, missing: str, why: str, *, hint: str = "") -> ProviderPartial:
+        return ProviderPartial(f"{self._transport.address}: its answer is partial, and {why}: {missing}", hint=hint)
+
+    def _report_unknown(self, reading: Reading, nodes: Sequence[str | None], plan: Plan, fetching: _Fetching) -> None:
+        """One finding for all series of a metric that say no node."""
+        unknown = nodes.count(None)
+        if not unknown:
+            return
+        if reading.labels:
+            seen = f"label {plan.label.label} is not among {_listed(sorted(reading.labels))}"
+        else:
+            nameless = sorted({key for key, node in zip(reading.keys, nodes, strict=True) if key and node is None})
+            seen = f"node_uname_info does not name {_listed(nameless)}"
+        reason = f"{unknown} of {len(nodes)} series say no node by {plan.label.shown}: {seen}"
+        fetching.find(FindingKind.UNKNOWN_NODE, plan.metric, reason, Remedy.DROPPED)
+
+    async def _ask(
+        self,
+        question: Instant | Range,
+        *,
+        metric: Metric,
+        fetching: _Fetching,
+        read: Callable[[Iterable[msgspec.Raw]], T],
+    ) -> Reply[T]:
+        """One question, with what it remarks as findings. A vector is expected of an instant query without a range."""
+        expects = "vector" if isinstance(question, Instant) and not question.query.endswith("]") else "matrix"
+        reply = await self._transport.ask(question, expects=expects, read=read, deadline=fetching.deadline)
+        for remark in reply.remarks:
+            fetching.find(FindingKind.QUERY_FAILED, metric, f"the source warns: {remark}", Remedy.REPORTED)
+        if reply.missing:
+            fetching.partial[metric.name] = reply.missing
+        if reply.clock_offset_s is not None:
+            fetching.clock.append((reply.round_trip_s, reply.clock_offset_s))
+        return reply
+
+    # --- finding out what to ask -------------------------------------------------------------------------------------
+
+    async def _look(self, watch: _Watch, fetching: _Fetching) -> None:
+        """Settle the metric's plan where that is due. What was settled before stays where nothing is found now: series
+        that come back are then seen at once. It also stays where the answer is partial: what is missing may be the
+        better candidate, or the label, and another plan would begin with an empty history."""
+        async with watch.lock:
+            if not watch.must_look(fetching.number):
+                return
+            found = await self._find_plan(watch, fetching)
+            missing = fetching.partial.get(watch.metric.name, "")
+            if found not in (None, watch.plan) and (watch.plan is None or not missing):
+                watch.plan, watch.single = found, None
+            watch.looked_at, watch.doubted = fetching.number, bool(missing)
+            if watch.plan is None and missing:
+                watch.looked_at = None
+                why = f"whether there are series for {watch.metric.key} cannot be told"
+                raise self._partial(missing, why)
+
+    async def _find_plan(self, watch: _Watch, fetching: _Fetching) -> Plan | None:
+        """The plan for the first candidate that exists."""
+        rejected: list[str] = []
+        for candidate in watch.candidates:
+            rows = await self._profile(candidate, watch, fetching)
+            if rows:
+                return await self._settle(candidate, rows, watch, fetching, rejected)
+            rejected.append(candidate.evidence)
+        return None
+
+    async def _profile(self, candidate: Candidate, watch: _Watch, fetching: _Fetching) -> list[dict[str, str]]:
+        """The labels that may tell nodes apart, of all series of a candidate; none if it does not exist."""
+        labels = (*PROFILE_LABELS, watch.node_label) if watch.node_label else PROFILE_LABELS
+        question = Instant(profile(candidate.evidence, labels=labels), fetching.until)
+        return (await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)).content
+
+    async def _settle(
+        self,
+        candidate: Candidate,
+        rows: Sequence[Labels],
+        watch: _Watch,
+        fetching: _Fetching,
+        rejected: Sequence[str],
+    ) -> Plan:
+        label = await self._choose_label(candidate, rows, watch, fetching)
+        interval = None
+        if candidate.raw and not is_plain(candidate.expression):
+            interval = await self._scrape_interval(candidate, rows, watch, fetching)
+        return settle(watch.metric, candidate, label=label, scrape_interval=interval, rejected=rejected)
+
+    async def _choose_label(
+        self, candidate: Candidate, rows: Sequence[Labels], watch: _Watch, fetching: _Fetching
+    ) -> NodeLabel:
+        wanted = watch.node_label
+        if wanted is None:
+            label = direct_label(rows) or fallback_label(rows, await self._read_names(watch, fetching, at_most_old=0))
+        else:
+            joined = wanted == "nodename" and not any(row.get(wanted) for row in rows)
+            names = await self._read_names(watch, fetching, at_most_old=0) if joined else NO_NAMES
+            label = configured_label(wanted, rows, names)
+        if label is not None:
+            return label
+        question = Instant(f"topk(1, {candidate.evidence})", fetching.until)
+        examples = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
+        (example,) = examples.content or [{}]
+        there = _listed(sorted(example.keys() - {"__name__"})) or "none"
+        raise ProviderRefused(
+            f"no label of {candidate.evidence} names the nodes (looked for {wanted or ', '.join(PROFILE_LABELS)});"
+            f" its labels are {there}",
+            hint=f"Set provider.node_label, or provider.queries.{watch.metric.key}.node_label.",
+        )
+
+    async def _scrape_interval(
+        self, candidate: Candidate, rows: Sequence[Labels], watch: _Watch, fetching: _Fetching
+    ) -> float | None:
+        """Seconds between the samples of a few of the raw series, None if there are too few to tell."""
+        for label in ("instance", *PROFILE_LABELS):
+            values = sorted({row[label] for row in rows if row.get(label)})[:SAMPLED_INSTANCES]
+            if values:
+                selector = narrowed(candidate.raw, among(label, values))
+                question = Instant(f"{selector}[{SAMPLED_RANGE}]", fetching.until)
+                return (await self._ask(question, metric=watch.metric, fetching=fetching, read=scrape_interval)).content
+        return None
+
+    # --- names of nodes ----------------------------------------------------------------------------------------------
+
+    async def _nodes_of(self, reading: Reading, plan: Plan, fetching: _Fetching) -> Sequence[str | None]:
+        """The node of each series, None where it cannot be told."""
+        if not plan.label.joined:
+            return reading.keys
+        watch = self._watches[plan.metric.name]
+        names = await self._read_names(watch, fetching, at_most_old=LOOK_AGAIN_FETCHES)
+        unknown = {key for key in reading.keys if key and key not in names.by_instance}
+        if unknown - self._nameless:
+            names = await self._read_names(watch, fetching, at_most_old=0)
+            self._nameless |= unknown - names.by_instance.keys()
+        return [names.by_instance.get(key) if key else None for key in reading.keys]
+
+    async def _read_names(self, watch: _Watch, fetching: _Fetching, *, at_most_old: int) -> NodeNames:
+        """instance -> node from node_uname_info, as read at most so many fetches ago; what was missing then is asked
+        for again with every fetch."""
+        async with self._names_lock:
+            if self._names_missing:
+                at_most_old = 0
+            if self._names is None or fetching.number - self._names_read_at > at_most_old:
+                question = Instant(names_query(matchers=self._config.matchers), max(fetching.until, self._latest))
+                reply = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
+                names = read_names(reply.content)
+                if reply.missing and self._names is not None:
+                    names = self._names.with_newer(names)
+                self._names, self._names_read_at, self._names_missing = names, fetching.number, reply.missing
+                self._nameless = frozenset()
+            if self._names_missing:
+                fetching.partial.setdefault(watch.metric.name, self._names_missing)
+            return self._names
+
+
+def from_settings(settings: Settings) -> PrometheusProvider:
+    """The provider that the settings describe. Raises ValueError as PrometheusConfig does."""
+    given = settings.provider
+    shared = connection(settings)
+    if given.openshift_auth and not given.ca_file:
+        shared["ca_file"] = OPENSHIFT_CA_FILE
+    return PrometheusProvider(
+        PrometheusConfig(
+            **shared,
+            username=given.username or "",
+            password=given.password.reveal() if given.password else "",
+            password_file=str(given.password_file or ""),
+            node_label=given.node_label,
+            metrics=tuple(metric.key for metric in given.wanted),
+            queries={
+                key: QueryConfig(query.expression, query.unit, query.node_label, query.smoothing, query.guard)
+                for key, query in given.queries.items()
+            },
+            matchers=given.matchers,
+            resolution=settings.refresh.resolution,
+        )
+    )
+
+
+# --- pure pieces -----------------------------------------------------------------------------------------------------
+
+
+def _shown(plan: Plan) -> QueryPlan:
+    given = plan.candidate
+    return QueryPlan(plan.metric.name, plan.expression, given.unit, plan.label.shown, given.smoothing_s, plan.reason)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """A few of the names, and how many more there are."""
+    more = len(names) - SHOWN_NAMES
+    return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _batch(
+    plan: Plan, reading: Reading, nodes: Sequence[str | None], *, since: float, until: float
+) -> SeriesBatch | None:
+    """The samples of series whose node is known, converted, between the times asked for; None if none is left. A range
+    is whole seconds long, so it may reach back a little further than `since`."""
+    factor = SOURCE_UNITS[plan.candidate.unit][1]
+    keep = (reading.time >= since) & (reading.time <= until)
+    index = reading.series
+    if None in nodes:
+        known = np.array([node is not None for node in nodes])
+        keep &= known[index]
+        index = (np.cumsum(known) - 1)[index]
+    if not keep.any():
+        return None
+    named = tuple(node for node in nodes if node is not None)
+    return SeriesBatch(plan.metric, named, index[keep], reading.time[keep], reading.value[keep] * factor)

@@ -1,0 +1,51 @@
+"""Building the provider that the settings name, from this package or from an entry point of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from watcher.platform import entry_points
+from watcher.platform.provider_names import ENTRY_POINT_GROUP, PROVIDERS
+from watcher.providers.base import Provider, ProviderRefused
+
+if TYPE_CHECKING:
+    from watcher.platform.settings.tables import Settings
+
+if TYPE_CHECKING:
+    Factory = Callable[[Settings], Provider]
+
+
+def build(settings: Settings) -> Provider:
+    """The provider that the settings name, which they were validated to have. Raises ProviderRefused where it cannot
+    work with them, or where the package that it is in does not work."""
+    from watcher.agents.usage import with_agents
+
+    name = settings.provider.name
+    try:
+        return with_agents(_factory(name)(settings), settings)
+    except ValueError as error:
+        raise ProviderRefused(
+            f"the provider {name} cannot work with these settings: {error}",
+            hint="load-watcher config show tells what they are, and where each is from.",
+        ) from error
+
+
+def _factory(name: str) -> Factory:
+    if name in PROVIDERS:
+        module, function = PROVIDERS[name].split(":")
+        factory: Factory = getattr(import_module(module), function)
+        return factory
+    try:
+        factory = entry_points.load(ENTRY_POINT_GROUP, name)
+    except entry_points.InSeveralPackages as error:
+        raise ProviderRefused(
+            f"the provider {name} is in several packages: {error.homes}", hint="Uninstall all but one."
+        ) from error
+    except entry_points.CannotBeLoaded as error:
+        raise ProviderRefused(
+            f"the provider {name} cannot be loaded from the package {error.homes}: {error}",
+            hint=f"Is {error.homes} made for this version of load-watcher, and are its dependencies installed?",
+        ) from error
+    return factory

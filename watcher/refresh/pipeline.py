@@ -1,0 +1,285 @@
+"""What becomes of samples: under the names of nodes, reviewed, into the history; out of it what is served and stored.
+
+The tick (refresh.py) decides when this happens and what is fetched for it. All of it runs in the tick's worker thread,
+one call after the other, and neither asks nor waits for anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from watcher.core.naming import node_index
+from watcher.core.naming.node_index import NodeIndex
+from watcher.core.naming.renames import Named, Naming, follow
+from watcher.core.publishing.documents import Published, SilentBody
+from watcher.core.review import faults, samples
+from watcher.core.review.outage import Guard
+from watcher.core.windows.backfill import Slice, Spans, holes
+from watcher.core.windows.history import History
+from watcher.core.windows.silent_nodes import SilentNodes
+from watcher.core.windows.snapshot import take_snapshot, window_records
+from watcher.model import (
+    METRIC_BY_NAME,
+    Cells,
+    Finding,
+    FindingKind,
+    Metric,
+    Provenance,
+    Remedy,
+    Restored,
+    SeriesBatch,
+    Snapshot,
+    TickRecord,
+    WindowRecord,
+    origin_of,
+)
+from watcher.providers.base import Fetch, provenance
+
+if TYPE_CHECKING:
+    from watcher.clock import Clock
+    from watcher.refresh.config import RefreshConfig
+
+
+class Digest:
+    """Owner of the history. `source` is the name of the source on the wire, `spans` learns which metrics' past is to be
+    fetched (again), `tag` begins the tags of what is published, and `stores` says that records of ticks are wanted."""
+
+    def __init__(
+        self, config: RefreshConfig, *, source: str, spans: Spans, clock: Clock, tag: str, stores: bool
+    ) -> None:
+        self.index: NodeIndex | None = None  # of this tick; None: names stay as the source gives them
+        self.restored: Restored | None = None
+        """What the store had, as long as not all of it is in the history."""
+        self.guard = Guard(config.limits)
+        self.silent = SilentNodes()  # kept over a reload, as the guard is
+        self._config = config
+        self._source = source
+        self._spans = spans
+        self._clock = clock
+        self._tag = tag
+        self._stores = stores
+        self._sequence = 0
+        self._history = self._new_history()
+        self._naming = Naming()
+        self._provenance: dict[str, Provenance] = {}
+        self._recorded_minute = -1
+
+    def forget(self) -> None:
+        """Begin anew: the clock stepped back, and the history lies in the future."""
+        self._history = self._new_history()
+        self._naming = Naming()  # it knows from when on a name means what it does
+        self.restored = None
+        self._recorded_minute = -1
+
+    def record_again(self) -> None:
+        """Have this minute's windows recorded once more."""
+        self._recorded_minute = -1
+
+    def _new_history(self) -> History:
+        # what may come in before the next snapshot must not push out what the last one covers
+        slack = 2 * self._config.interval + self._config.limits.max_ahead_s
+        return History(resolution=self._config.resolution, windows=self._config.windows, slack_s=slack)
+
+    # --- samples in --------------------------------------------------------------------------------------------------
+
+    def take_in(self, fetch: Fetch, now: float, present: bool) -> list[Finding]:
+        """Review what was fetched, and append it; what was found. `present`: it brings the newest samples."""
+        named = self._named(fetch.batches, now=now, present=present)
+        found = [*fetch.findings, *self._settle_provenance(fetch, named, now)]
+        found.extend(follow(named, history=self._history, guard=self.guard, now=now))
+        for each in named:
+            found.extend(each.findings)
+            found.extend(self._append(each.batch, now))
+        if present:
+            found.extend(self._name_findings(named, now))
+        skew = faults.skew(fetch.clock_offset_s, newest=self._history.end, now=now, limits=self._config.limits)
+        return found if skew is None else [*found, skew]
+
+    # --- the names of nodes ------------------------------------------------------------------------------------------
+
+    def _named(self, batches: Iterable[SeriesBatch], *, now: float, present: bool) -> list[Named]:
+        """The batches under the names of nodes; as they are where those are not known."""
+        if self.index is None:
+            return [Named(batch) for batch in batches]
+        if not present:
+            return [self._naming.name_past(batch, self.index, now=now) for batch in batches]
+        return [self._naming.name(batch, self.index, now=now) for batch in batches]
+
+    def _name_findings(self, named: Sequence[Named], now: float) -> Iterator[Finding]:
+        """Which names are no node's, and which nodes have no series."""
+        if self.index is None or not named:
+            return
+        for resolution in {id(each.resolution): each.resolution for each in named}.values():
+            if resolution is not None:
+                yield from node_index.findings(resolution, self.index, now=now)
+        seen = set(self._history.names).union(*(each.batch.nodes for each in named))
+        yield from node_index.missing(self.index.without_series(seen), now=now)
+
+    # --- review, and what changed of the source ----------------------------------------------------------------------
+
+    def _append(self, batch: SeriesBatch, now: float) -> Iterator[Finding]:
+        """One metric's samples, reviewed, into the history; yields what was found."""
+        limits = self._config.limits
+        cells, findings = samples.combine(batch, resolution=self._config.resolution, limits=limits)
+        yield from findings
+        reviewed = samples.clean(batch.metric, cells, now=now, limits=limits)
+        yield from reviewed.findings
+        yield from self._jumps(batch.metric, reviewed.cells)
+        self._history.append(batch.metric, reviewed.cells)
+        if limits.enforced:
+            filled = self._history.carry(batch.metric, reviewed.bad, slots=limits.carry_slots)
+            yield from faults.carried(batch.metric, filled)
+
+    def _jumps(self, metric: Metric, cells: Cells) -> Iterable[Finding]:
+        """Jumps are looked for in what the history does not have yet: fetches overlap."""
+        time, value = self._history.newest(metric, cells.names)
+        fresh = cells.where(~(cells.time <= time[cells.node]))
+        if not len(fresh.slot):
+            return ()
+        return faults.jumps(
+            metric,
+            fresh,
+            previous=value,
+            spread=partial(self._history.spread, metric),
+            limits=self._config.limits,
+        )
+
+    def _settle_provenance(self, fetch: Fetch, named: Iterable[Named], now: float) -> Iterator[Finding]:
+        """Samples of one metric share a window only if they come from the same source, expression, unit and smoothing.
+        So stored samples are loaded when that is known to hold, and a metric whose source changed starts anew. What
+        was kept under other names than those of the cluster's nodes can stay once these are known: it gets theirs."""
+        translated = {each.batch.metric.name: each.translated for each in named}
+        for name, plan in fetch.plans.items():
+            origin = origin_of(self._source, cluster=self._config.cluster)
+            old, plain = self._provenance.get(name), provenance(plan, origin)
+            of_cluster = provenance(plan, origin, of_cluster=True)
+            fitting = (plain,) if self.index is None else (plain, of_cluster)
+            new = of_cluster if translated.get(name, old == of_cluster) else plain
+            self._provenance[name] = new
+            if old in fitting or (old is None and self._load_restored(name, fitting)):
+                continue
+            self._spans.falls_behind(name, since=now - self._config.reach)
+            if old is not None:
+                self._history.drop(name)
+                self._forget_fleet()
+                reason = f"the source changed from {old.expression} to {new.expression}; its history starts anew"
+                yield Finding(FindingKind.SOURCE, "", name, now, reason, Remedy.HISTORY_EMPTIED)
+
+    def _load_restored(self, name: str, fitting: Collection[Provenance]) -> bool:
+        """Take in the stored samples of a metric. False if there are some that may not stand beside new ones."""
+        restored = self.restored
+        if restored is None:
+            return True
+        if restored.resolution != self._config.resolution or restored.provenance.get(name) not in fitting:
+            self._forget_fleet()
+            return False
+        self._history.load([block for block in restored.blocks if block.metric == name])
+        return True
+
+    def _forget_fleet(self) -> None:
+        """Under another label the nodes may have other names: those that go now did not fall silent."""
+        self.guard.forget()
+        if self.index is None:  # else the silent are those of the cluster, whatever the source calls them
+            self.silent.forget()
+
+    # --- from history to what is published ---------------------------------------------------------------------------
+
+    def compute(
+        self, now: float, *, before: Snapshot | None, listed: Collection[str] | None
+    ) -> tuple[list[Finding], Published | None, TickRecord | None]:
+        """Compute the windows and encode them: what was found, what is to be published and what to be stored. `before`
+        is what is published, and `listed` are the nodes of the cluster, None where they are not known."""
+        self._history.forget_silent()
+        if not self._history.names:
+            return [], None, None  # what is published stays, until it is stale
+        snapshot, findings = self._snapshot(self._history, now=now, source=self._source, guard=self.guard)
+        published = self._encode(snapshot, now=now)
+        published.silent = SilentBody.of(self.silent.step(snapshot, before=before, now=now, listed=listed))
+        return findings, published, self._record(snapshot)
+
+    def compute_restored(self, restored: Restored, now: float) -> Published | None:
+        """The windows of stored samples, under their own source and times; None if there are none."""
+        history = History(resolution=restored.resolution, windows=restored.windows)
+        history.load(restored.blocks)
+        if not history.names:
+            return None
+        same = restored.source == self._source
+        if same:
+            self.guard.await_back(restored.lost, now=now)
+        # a fleet that was known a moment ago must not shrink unnoticed across a restart
+        recent = same and now - restored.end <= self._config.max_staleness
+        guard = self.guard if recent else Guard(self._config.limits)
+        snapshot, _ = self._snapshot(history, now=restored.timestamp, source=restored.source, guard=guard)
+        return self._encode(snapshot, now=now)
+
+    def _snapshot(self, history: History, *, now: float, source: str, guard: Guard) -> tuple[Snapshot, list[Finding]]:
+        known = {metric.name: self._provenance_of(metric.name, source) for metric in history.metrics}
+        return take_snapshot(
+            history, now=now, source=source, provenance=known, guard=guard, max_staleness=self._config.max_staleness
+        )
+
+    def _provenance_of(self, metric: str, source: str) -> Provenance:
+        known = self._provenance.get(metric)
+        if known is None and self.restored is not None:
+            known = self.restored.provenance.get(metric)
+        return known or Provenance(source, "", METRIC_BY_NAME[metric].unit, 0.0)
+
+    def _encode(self, snapshot: Snapshot, *, now: float) -> Published:
+        self._sequence += 1
+        published = Published(
+            snapshot,
+            tag=f"{self._tag}-{self._sequence:x}",
+            monotonic=self._clock.monotonic(),
+            age_s=max(0.0, now - snapshot.end),
+        )
+        published.encode_default()
+        return published
+
+    # --- what is kept ------------------------------------------------------------------------------------------------
+
+    def _record(self, snapshot: Snapshot) -> TickRecord | None:
+        """What this tick adds to the database: the slots that changed and, once a minute, the windows."""
+        if not self._stores or not np.isfinite(snapshot.end):
+            return None
+        minute = int(snapshot.end // 60) * 60
+        records: tuple[WindowRecord, ...] = ()
+        if minute != self._recorded_minute and snapshot.nodes:
+            self._recorded_minute = minute
+            records = window_records(snapshot, minute=minute, types=self._config.keep)
+        return TickRecord(
+            timestamp=snapshot.timestamp,
+            end=snapshot.end,
+            source=snapshot.source,
+            resolution=snapshot.resolution,
+            windows=snapshot.windows,
+            provenance=dict(self._provenance),
+            blocks=self._history.take_changed(),
+            records=records,
+            lost=snapshot.lost,
+        )
+
+    def samples(self, published: Published | None) -> Restored | None:
+        """All samples, of which `published` was made last, as a store would give them back."""
+        if published is None or not self._history.names:
+            return self.restored
+        snapshot = published.snapshot
+        return Restored(
+            timestamp=snapshot.timestamp,
+            end=self._history.end,
+            source=snapshot.source,
+            resolution=self._config.resolution,
+            windows=self._config.windows,
+            provenance=dict(self._provenance),
+            blocks=self._history.blocks(),
+            lost=snapshot.lost,
+        )
+
+    def holes_of(self, restored: Restored, since: float, until: float) -> list[Slice]:
+        """What the stored samples lack. Those of another source are not gone on with, so all of theirs is fetched."""
+        if restored.source != self._source:
+            return []
+        return holes(restored.blocks, resolution=restored.resolution, since=since, until=until)

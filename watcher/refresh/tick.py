@@ -1,0 +1,498 @@
+"""The tick: ask the source for what is new, judge it, keep it, compute the windows, publish them, store them.
+
+One tick is one pass through that sentence (`Refresher.tick`). Whatever goes wrong costs as little as it can: a failing
+query its metric, a failing source nothing but time (the last windows stay, with their true age), a failing database the
+record of a minute. A tick ends by itself within 0.8 intervals, so health never depends on the source.
+
+The first answer does not wait for the past: a start asks for the newest two minutes, publishes, and then fetches what
+is missing in slices, newest first. The same happens after a gap, and for a metric that failed and came back.
+
+Arithmetic (digest.py) runs in a worker thread of its own; the event loop only awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+
+from watcher.clock import Clock, SystemClock
+from watcher.core.koordinator.report import Capacity
+from watcher.core.kubernetes.node_facts import KnowsCapacities, KnowsNodes, ListsNodes
+from watcher.core.kubernetes.objects import ObjectMetadata
+from watcher.core.pods.table import PODS
+from watcher.core.publishing.documents import Published, SilentBody
+from watcher.core.publishing.wire import FindingsDocument, QuerySource
+from watcher.core.review.findings import FindingLog
+from watcher.core.windows.backfill import OVERLAP_S, Slice, Spans
+from watcher.model import (
+    METRIC_BY_NAME,
+    Finding,
+    FindingKind,
+    LastSample,
+    ProviderHealth,
+    Remedy,
+    Restored,
+)
+from watcher.providers.base import Fetch, Provider, ProviderError, ProviderPartial, QueryPlan
+from watcher.refresh.config import NAMES_AT_LEISURE_S, NAMES_S, TICK_SHARE, Directory, Keeper, RefreshConfig, TickStats
+from watcher.refresh.pipeline import Digest
+from watcher.refresh.pods import PodConfig, PodRefresher
+from watcher.refresh.source_health import SourceHealth, told
+
+log = logging.getLogger(__name__)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Refresher:
+    """Owner of what is published; `published` is replaced whole, by one assignment."""
+
+    def __init__(
+        self,
+        *,
+        provider: Provider,
+        config: RefreshConfig,
+        store: Keeper | None = None,
+        directory: Directory | None = None,
+        clock: Clock | None = None,
+        tag: str = "",
+        observe: Callable[[str, float], None] = lambda stage, seconds: None,
+    ) -> None:
+        self.provider = provider
+        self.directory = directory
+        self.config = config
+        self.published: Published | None = None
+        self.findings = FindingLog()
+        self.plans: Mapping[str, QueryPlan] = {}
+        self.stats = TickStats()
+        self._store = store
+        self._observe = observe  # stage of a tick, and how many seconds it took
+        self._clock = clock or SystemClock()
+        self._source = SourceHealth(provider.source, clock=self._clock)
+        tag = tag or f"{int(self._clock.now()):x}"
+        self._spans = Spans(reach=config.reach, interval=config.interval, remembers=provider.remembers)
+        self._digest = Digest(
+            config,
+            source=provider.source,
+            spans=self._spans,
+            clock=self._clock,
+            tag=tag,
+            stores=store is not None,
+        )
+        self._strange = False  # no name is a node's; there was a log line
+        self._born = self._clock.monotonic()
+        self._warm = False  # once it has its windows a service stays ready, whatever comes
+        self._last_began = self._clock.monotonic()
+        self._last_clocks: tuple[float, float] | None = None
+        self._tick_lock = asyncio.Lock()
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="digest")
+        self.pods = PodRefresher(
+            provider,
+            config=_pod_config(config),
+            clock=self._clock,
+            tag=tag,
+            index=lambda: self._digest.index,
+            work=self._in_worker,
+            report=lambda findings: self.findings.add(findings),  # a reload puts another log in its place
+            count=lambda kind: self._count_failure(kind, PODS),
+            observe=observe,
+        )
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def restore(self, restored: Restored) -> None:
+        """Publish what the store had, under its own source and times, before the provider is asked. What it had of
+        another cluster is of no use here, nor for anybody who asks."""
+        now = self._clock.now()
+        ours = _of_cluster(restored, self.config.cluster)
+        if ours is None:
+            log.warning("the stored samples are of another cluster than %s: not loaded", self.config.cluster or "this")
+            return
+        self._digest.restored = restored = ours
+        published = await self._in_worker(self._digest.compute_restored, restored, now)
+        if published is None:
+            return
+        self.published = published
+        young = now - restored.end <= self.config.max_staleness
+        self._warm = self._warm or (young and not self.needs_quick_ticks)
+        log.info(
+            "restored %s nodes from %s, newest sample %.0f s old",
+            len(published.snapshot.nodes),
+            restored.source,
+            now - restored.end,
+        )
+
+    async def continue_from(self, other: Refresher) -> None:
+        """Take over from a refresher with other settings: what it published stays until the first tick here, and its
+        samples go on where their source is the same."""
+        self.findings = other.findings
+        if other.provider.source == self.provider.source:
+            # who was known, and who was lost, stays so: a reload must not turn what was refused into a remnant
+            self._digest.silent = other._digest.silent
+            self._digest.guard = other._digest.guard
+            self._digest.guard.limits = self.config.limits
+        self.stats = other.stats
+        self._warm, self._born = other._warm, other._born
+        self.pods.continue_from(other.pods)
+        self.published = other.published
+        if other.published is not None and np.isfinite(other.published.snapshot.end):
+            self._digest.restored = await other.samples()
+
+    async def capacities(self) -> Mapping[str, Capacity]:
+        """How large nodes are, as far as the source or the cluster's node list has it at hand."""
+        found: dict[str, Capacity] = {}
+        sources: tuple[object, ...] = (self.provider, self.directory)
+        for one in sources:
+            if isinstance(one, KnowsCapacities):
+                found |= await one.capacities()
+        return found
+
+    def node_metadata(self, node: str) -> ObjectMetadata | None:
+        """Who a node of the cluster is, as far as the source or the cluster's node list has it at hand."""
+        sources: tuple[object, ...] = (self.provider, self.directory)
+        known = (one.node_metadata(node) for one in sources if isinstance(one, KnowsNodes))
+        return next((each for each in known if each is not None), None)
+
+    async def samples(self) -> Restored | None:
+        """All samples and where they come from, as a store would give them back."""
+        return await self._in_worker(lambda: self._digest.samples(self.published))
+
+    async def close(self) -> None:
+        """Wait for a tick that runs, then stop the worker."""
+        async with self._tick_lock:
+            self._worker.shutdown(wait=False, cancel_futures=True)
+
+    # --- what others read --------------------------------------------------------------------------------------------
+
+    @property
+    def provider_health(self) -> ProviderHealth:
+        """Whether the source answered when it was last asked."""
+        return self._source.known
+
+    @property
+    def needs_quick_ticks(self) -> bool:
+        """Whether no node has its shortest window yet: then ticks run every resolution."""
+        if self.published is None:
+            return True
+        metrics = self.published.snapshot.metrics
+        return all(bool(np.isnan(windows.average[0]).all()) for windows in metrics)
+
+    def warming_up(self) -> str:
+        """Empty once there are windows to schedule by, else what they wait for.
+
+        That is when some node has its shortest window and, of a source that remembers, the past was fetched; but at the
+        latest when the shortest window has passed since the start, because more waiting would bring no more (contract
+        5: ready is "a window young enough to serve")."""
+        shortest = self.config.windows[0]
+        waited = self._clock.monotonic() - self._born
+        if self._warm or waited >= shortest.seconds:
+            return ""
+        missing = f"no node has its {shortest.label} window" if self.needs_quick_ticks else "the past is not fetched"
+        return f"{missing} yet; ready in {shortest.seconds - waited:.0f} s at the latest"
+
+    @property
+    def unheard(self) -> tuple[str, ...]:
+        """The nodes of the cluster that nothing was heard of, as of the last tick."""
+        return self._digest.silent.unheard
+
+    def recall(self, found: Mapping[str, LastSample]) -> None:
+        """What was known of some of these nodes before the start. Between two ticks."""
+        self._digest.silent.recall(found)
+        if self.published is not None:
+            self.published.silent = SilentBody.of(self._digest.silent.document)
+
+    def alive(self) -> str:
+        """Empty if a tick began, or was skipped because one still ran, within 1.5 intervals; else what is wrong."""
+        waited = self._clock.monotonic() - self._last_began
+        limit = 1.5 * self.config.interval
+        if waited <= limit:
+            return ""
+        return f"no tick began for {waited:.0f} s, more than 1.5 intervals ({limit:.0f} s)"
+
+    def note_skipped(self) -> None:
+        """The scheduler found the previous tick still running. That counts as life, and is counted."""
+        self._last_began = self._clock.monotonic()
+        self.stats.skipped += 1
+
+    def findings_document(self) -> FindingsDocument:
+        """What the review found, and what is asked of the source."""
+        return FindingsDocument(
+            timestamp=int(self._clock.now()),
+            review_mode=self.config.limits.mode,
+            findings=self.findings.entries(),
+            sources=[
+                QuerySource(
+                    metric=plan.metric,
+                    type=METRIC_BY_NAME[plan.metric].type,
+                    expression=plan.expression,
+                    unit=plan.unit,
+                    node_label=plan.node_label,
+                    smoothing_s=plan.smoothing_s,
+                    reason=plan.reason,
+                )
+                for plan in self.plans.values()
+            ],
+        )
+
+    # --- the tick ----------------------------------------------------------------------------------------------------
+
+    async def tick(self) -> None:
+        """Fetch, review, append, compute, publish, store; then what is missing of the past, and beside it what pods
+        use. Never raises for what a source can do wrong, and ends within its deadline."""
+        if self._tick_lock.locked():
+            self.note_skipped()
+            return
+        async with self._tick_lock:
+            self._last_began = began = self._clock.monotonic()
+            deadline = asyncio.get_running_loop().time() + TICK_SHARE * self.config.interval
+            self._watch_clock()
+            if await self._fetch_newest(deadline):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._backfill(deadline), name="backfill")
+                    group.create_task(self.pods.refresh(deadline), name="pods")
+                backfilled = self._spans.next_slice(self._clock.now()) is None
+                self._warm = self._warm or (backfilled and not self.needs_quick_ticks)
+            self.stats.ticks += 1
+            self._observe("tick", self._clock.monotonic() - began)
+
+    async def _fetch_newest(self, deadline: float) -> bool:
+        """The part of a tick that brings the present; False if the source gave nothing."""
+        now = self._clock.now()
+        restored = self._digest.restored
+        if restored is not None and not self._spans.begun:
+            until = min(restored.end, now)
+            missing = await self._in_worker(self._digest.holes_of, restored, now - self.config.reach, until)
+            self._spans.go_on_from(until, missing=missing)
+        since = self._spans.begin(now, overlap=self._overlap())
+        # a source that knows only the present may take its sample while we wait for it
+        until = now if self.provider.remembers else now + self.config.interval
+        fetch = await self._fetch(since=since, until=until, deadline=deadline)
+        if fetch is None:
+            return False
+        self._spans.fetched(now)
+        await self._learn_names(deadline)
+        fetched_at = self._clock.now()
+        await self._take_in(fetch, now=fetched_at, present=True)
+        await self._publish(now=fetched_at)
+        self._tell_strangers()
+        self._account(fetch, now=now, since=since)
+        if fetch.plans and self._spans.complete:
+            self._digest.restored = None  # all of it is in the history now
+        return True
+
+    async def _backfill(self, deadline: float) -> None:
+        """Fetch the slices that are missing, newest first, as far as the deadline allows; then publish once more."""
+        taken_in = False
+        while asyncio.get_running_loop().time() < deadline:
+            piece = self._spans.next_slice(self._clock.now())
+            if piece is None or (fetch := await self._fetch_past(piece, deadline=deadline)) is None:
+                break
+            self._spans.slice_fetched()
+            # at once, because all of them together are half a gigabyte in a cluster of 50,000 nodes
+            await self._take_in(fetch, now=self._clock.now(), present=False)
+            lacking = {*fetch.partial, *(failure.metric for failure in fetch.failures)}
+            self._spans.still_lacks(lacking, since=piece.since)
+            taken_in = True
+        if taken_in:
+            self._digest.record_again()  # this minute's windows, now that they are whole
+            await self._publish(now=self._clock.now())
+
+    async def _fetch(self, *, since: float, until: float, deadline: float) -> Fetch | None:
+        """What the source has, None if it gave nothing: that is what decides whether it is up."""
+        began = self._clock.monotonic()
+        try:
+            async with asyncio.timeout_at(deadline):
+                fetch = await self.provider.fetch(since, until)
+        except TimeoutError:
+            self._provider_down(f"no answer within {TICK_SHARE:g} of the interval", hint="", kind="unreachable")
+            return None
+        except ProviderError as error:
+            self._provider_down(str(error), hint=error.hint, kind=error.kind)
+            return None
+        except Exception as error:  # a fault of ours or of a library: it must not look like a source that is well
+            log.exception("the provider failed in a way that was not foreseen")
+            self._provider_down(f"internal error: {type(error).__name__}", hint="the log has more", kind="internal")
+            return None
+        finally:
+            self._observe("fetch", self._clock.monotonic() - began)
+        self._source.up()
+        return fetch
+
+    async def _fetch_past(self, piece: Slice, *, deadline: float) -> Fetch | None:
+        """A slice of the past, None if it must wait for the next tick. The source has just answered for the present, so
+        it is up, whatever becomes of this: a tick that ends in the middle of a slice says nothing of the source."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self.provider.fetch(piece.since, piece.until, only=piece.only)
+        except TimeoutError:
+            return None
+        except ProviderError as error:
+            self._count_failure(error.kind, "")
+            reason = f"the samples of {piece.until - piece.since:.0f} s in the past could not be fetched: {error}"
+            now = self._clock.now()
+            self.findings.add([Finding(FindingKind.QUERY_FAILED, "", "", now, reason, Remedy.REPORTED)])
+            return None
+
+    # --- which spans to ask for --------------------------------------------------------------------------------------
+
+    def _overlap(self) -> float:
+        """How far a fetch looks back behind the one before: two cadences, and two minutes at least."""
+        cadence = 0.0
+        if self.published is not None:
+            medians = [float(np.median(w.cadence)) for w in self.published.snapshot.metrics if len(w.cadence)]
+            cadence = max(medians, default=0.0)
+        return max(2.0 * cadence, OVERLAP_S)
+
+    def _account(self, fetch: Fetch, *, now: float, since: float) -> None:
+        """Remember which metrics failed or came in part, and plan to fetch what they missed once they answer again."""
+        self.plans = fetch.plans or self.plans
+        for failure in fetch.failures:
+            name = failure.metric
+            if self._spans.falls_behind(name, since=since):
+                log.warning("metric %s could not be fetched: %s", name, told(str(failure.error), failure.error.hint))
+            self._count_failure(failure.error.kind, name)
+            reason = told(str(failure.error), failure.error.hint)
+            in_part = isinstance(failure.error, ProviderPartial)
+            kind = FindingKind.PARTIAL_RESPONSE if in_part else FindingKind.QUERY_FAILED
+            self.findings.add([Finding(kind, "", name, now, reason, Remedy.LEFT_OUT)])
+        self._account_parts(fetch, now=now, since=since)
+        self._source.noticed(fetch.findings)
+        answered = [batch.metric.name for batch in fetch.batches if batch.metric.name not in fetch.partial]
+        back = self._spans.catch_up(answered, now=now, since=since, overlap=self._overlap())
+        if back and self.provider.remembers:
+            log.info("fetching the past of %s", ", ".join(back))
+        elif back:
+            log.info("metrics can be fetched again: %s", ", ".join(back))
+
+    def _account_parts(self, fetch: Fetch, *, now: float, since: float) -> None:
+        """What came in part was taken in. Who is not in it keeps the last samples, and what is missing is fetched once
+        the source is whole again."""
+        for name in sorted(fetch.partial.keys() - {failure.metric for failure in fetch.failures}):
+            self._spans.falls_behind(name, since=since)
+            self._count_failure(ProviderPartial.kind, name)
+            reason = f"the answer is partial, nodes that it lacks keep their last samples: {fetch.partial[name]}"
+            self.findings.add([Finding(FindingKind.PARTIAL_RESPONSE, "", name, now, reason, Remedy.HELD)])
+        self._source.answered_in_part(min(fetch.partial.items())[1] if fetch.partial else "")
+
+    # --- digesting ---------------------------------------------------------------------------------------------------
+
+    async def _take_in(self, fetch: Fetch, *, now: float, present: bool) -> None:
+        """Review and append in the worker thread."""
+        self.findings.add(await self._in_worker(self._digest.take_in, fetch, now, present))
+
+    async def _publish(self, *, now: float) -> None:
+        """Compute and encode in the worker thread; publish here; then hand over to the store."""
+        began = self._clock.monotonic()
+        before = None if self.published is None else self.published.snapshot
+        findings, published, record = await self._in_worker(
+            self._digest.compute, now, before=before, listed=self._listed()
+        )
+        self.findings.add(findings)
+        if published is not None:
+            self.published = published
+        if record is not None and self._store is not None:
+            self._store.save(record)
+        self._observe("digest", self._clock.monotonic() - began)
+
+    def _listed(self) -> frozenset[str] | None:
+        """The nodes of the cluster, None where they are not known. A list without a node says nothing."""
+        sources: tuple[object, ...] = (self.directory, self.provider)
+        lists = (one.node_names() for one in sources if isinstance(one, ListsNodes))
+        return next((frozenset(names) for names in lists if names), None)
+
+    # --- the names of nodes ------------------------------------------------------------------------------------------
+
+    async def _learn_names(self, deadline: float) -> None:
+        """See who the nodes of the cluster are. Only right after the start is there anything to wait for."""
+        if self.directory is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self.directory.settle(NAMES_S if self.published is None else NAMES_AT_LEISURE_S)
+        before, index = self._digest.index, await self.directory.index()
+        self._digest.index = index
+        if before is None and index is not None:
+            log.info("the cluster has %s nodes; what the source tells of them goes by their names", len(index.nodes))
+        if trouble := self.directory.trouble():
+            self.findings.add([Finding(FindingKind.NODE_NAMES, "", "", self._clock.now(), trouble, Remedy.REPORTED)])
+
+    def _tell_strangers(self) -> None:
+        """A log line when schedulers find no load, since none of the names served is a node's, and one at the end."""
+        index = self._digest.index
+        if index is None or self.published is None or not (index.nodes and self.published.snapshot.nodes):
+            return
+        strange = set(self.published.snapshot.nodes).isdisjoint(index.nodes)
+        if strange and not self._strange:
+            log.warning(
+                "no name of the source is a node of the cluster, so schedulers find no load: the source has %s, "
+                "the cluster %s; load-watcher doctor says more",
+                self.published.snapshot.nodes[0],
+                next(iter(index.nodes)),
+            )
+        elif self._strange and not strange:
+            log.info("names of the source are nodes of the cluster now")
+        self._strange = strange
+
+    # --- clock, source, worker ---------------------------------------------------------------------------------------
+
+    def _watch_clock(self) -> None:
+        """A clock that steps back by more than an interval leaves the history in the future: it is emptied and fetched
+        anew. What is published stays; its age runs on the monotonic clock."""
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        before, self._last_clocks = self._last_clocks, (now, monotonic)
+        if before is None:
+            return
+        step = (now - before[0]) - (monotonic - before[1])
+        if step >= -self.config.interval:
+            return
+        log.warning("the clock stepped back by %.0f s: the history is emptied and fetched anew", -step)
+        reason = f"our clock stepped back by {-step:.0f} s; the history is fetched anew"
+        self.findings.add([Finding(FindingKind.CLOCK_STEP, "", "", now, reason, Remedy.HISTORY_EMPTIED)])
+        self._digest.forget()
+        self.pods.forget()
+        self._spans.forget()
+
+    def _provider_down(self, reason: str, *, hint: str, kind: str) -> None:
+        now = self._clock.now()
+        self.stats.failed += 1
+        self._count_failure(kind, "")
+        self.findings.add([Finding(FindingKind.QUERY_FAILED, "", "", now, told(reason, hint), Remedy.HELD)])
+        self._source.down(reason, hint=hint)
+
+    def _count_failure(self, kind: str, metric: str) -> None:
+        key = (kind, metric)
+        self.stats.query_failures[key] = self.stats.query_failures.get(key, 0) + 1
+
+    async def _in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        # shielded: a cancelled tick must not leave the history half written and free for the next one
+        return await asyncio.shield(loop.run_in_executor(self._worker, partial(function, *args, **kwargs)))
+
+
+def _of_cluster(restored: Restored, cluster: str) -> Restored | None:
+    """What is of this cluster, None if there is something and nothing of it is."""
+    origins = {metric: one for metric, one in restored.provenance.items() if one.cluster == cluster}
+    if restored.provenance and not origins:
+        return None
+    blocks = tuple(block for block in restored.blocks if block.metric in origins)
+    return replace(restored, provenance=origins, blocks=blocks)
+
+
+def _pod_config(config: RefreshConfig) -> PodConfig:
+    return PodConfig(
+        mode=config.pods,
+        interval=config.interval,
+        windows=config.windows,
+        max_staleness=config.max_staleness,
+        max_ahead_s=config.limits.max_ahead_s,
+    )

@@ -1,0 +1,144 @@
+"""What the service is built of, out of its settings."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from watcher.core.koordinator.collect_policy import SHORTEST_INTERVAL_S, CollectPolicies, CollectPolicy
+from watcher.core.koordinator.written_objects import MANAGER
+from watcher.core.review import limits as review_limits
+from watcher.koordinator.lease import LEASE, lease_namespace
+from watcher.koordinator.publisher import NodeMetricPublisher, Source
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.credentials import find_access
+from watcher.platform.kube.leases import Election
+from watcher.platform.settings.tables import Settings
+from watcher.providers import registry
+from watcher.providers.base import Provider
+from watcher.refresh import cluster_nodes
+from watcher.refresh.config import Directory, RefreshConfig
+from watcher.replicas.peers import Peers
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Who gives samples, and who knows the cluster that they are of: made from the settings at the start, and anew at a
+    reload that changes them."""
+
+    provider: Callable[[Settings], Provider] = registry.build
+    directory: Callable[[Settings], Directory | None] = cluster_nodes.from_settings
+
+
+FROM_SETTINGS = Sources()
+
+
+def tls_of(settings: Settings) -> ssl.SSLContext | None:
+    """The TLS context of the settings, None for plain HTTP. The files were checked with the settings."""
+    server = settings.server
+    if server.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(server.tls_cert, server.tls_key)
+    if server.tls_client_ca is not None:
+        context.load_verify_locations(server.tls_client_ca)
+        # Optional: probes and the Go client have none. What needs a certificate asks whether there was one.
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """Who may use what: the bearer token, and whether reads need it too."""
+
+    token: str | None
+    protect_reads: bool
+
+
+def token_of(settings: Settings) -> str | None:
+    """The token that changes need, from its file; None if there is none."""
+    path = settings.server.token_file
+    return None if path is None else path.read_text(encoding="utf-8").strip()
+
+
+def asked_of(settings: Settings) -> list[str]:
+    """What tells one source from another, for replicas that share samples."""
+    provider = settings.provider
+    return [
+        provider.name,
+        provider.address or "",
+        str(settings.kubeconfig or ""),
+        settings.kubernetes.context or "",
+        provider.cluster_name or "",
+        settings.cluster.name or "",
+        *map(str, provider.matchers),
+    ]
+
+
+def peers_of(settings: Settings) -> Peers | None:
+    """The other replicas, None if none are named. Reads are asked for with our token where they need one."""
+    peers = settings.peers
+    if peers.urls is None:
+        return None
+    tls = ssl.create_default_context(cafile=None if peers.ca_file is None else str(peers.ca_file))
+    return Peers(peers.urls, token=token_of(settings) if settings.server.protect_reads else None, tls=tls)
+
+
+def refresh_config(settings: Settings) -> RefreshConfig:
+    """What the tick needs, out of the settings."""
+    refresh, judge = settings.refresh, settings.review
+    limits = review_limits.Limits(
+        mode=judge.mode,
+        carry_slots=judge.carry_slots,
+        outage_fraction=judge.outage_fraction,
+        forget_after_s=judge.forget_after,
+        max_staleness_s=refresh.max_staleness,
+        interval_s=refresh.interval,
+    )
+    return RefreshConfig(
+        interval=refresh.interval,
+        resolution=refresh.resolution,
+        windows=refresh.windows,
+        max_staleness=refresh.max_staleness,
+        keep=settings.store.keep,
+        cluster=settings.cluster.name or "",
+        limits=limits,
+        pods=refresh.pods,
+    )
+
+
+def collect_policies(settings: Settings) -> CollectPolicies:
+    """How NodeMetrics are made, out of the settings."""
+    koordinator, refresh = settings.koordinator, settings.refresh
+    durations = koordinator.aggregate_durations
+    default = CollectPolicy(
+        koordinator.report_interval,
+        koordinator.aggregate_duration,
+        None if durations is None else tuple(window.seconds for window in durations),
+    )
+    return CollectPolicies(
+        default,
+        koordinator.nodes,
+        windows=refresh.windows,
+        shortest_interval_s=max(SHORTEST_INTERVAL_S, math.ceil(refresh.interval)),
+    )
+
+
+def publisher_of(settings: Settings, source: Source) -> NodeMetricPublisher:
+    """What writes NodeMetrics to the cluster of the settings."""
+    kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
+    client = KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
+    election = Election(
+        client,
+        f"{lease_namespace(settings)}/{LEASE}",
+        identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
+        manager=MANAGER,
+        now=source.now,
+        monotonic=source.monotonic,
+    )
+    return NodeMetricPublisher(client, source, election=election)

@@ -1,0 +1,99 @@
+"""Running the service until a signal stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import os
+import signal
+import ssl
+import sys
+from collections.abc import Callable, Sequence
+
+from aiohttp import web
+
+from watcher.platform.http.runner import Runner
+from watcher.platform.malloc import share_one_heap
+from watcher.platform.modules import Part
+from watcher.platform.settings.tables import Settings
+from watcher.providers.base import ProviderError
+from watcher.service.build import FROM_SETTINGS, Sources, tls_of
+from watcher.service.server import Watcher
+from watcher.store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+
+SHUTDOWN_S = 3.0  # for requests that still run
+
+
+def run(
+    settings: Settings,
+    *,
+    reload: Callable[[], Settings],
+    parts: Sequence[Part] = (),
+    sources: Sources = FROM_SETTINGS,
+) -> int:
+    """Serve until told to stop; the exit code. `reload` reads the settings again (SettingsError if they are bad);
+    `parts` are those of other packages, of which each that the settings have is served too."""
+    share_one_heap()
+    try:
+        return asyncio.run(serve(settings, reload=reload, parts=parts, sources=sources))
+    except (StoreError, ProviderError) as error:
+        print(f"load-watcher: {error}" + (f"\n  {error.hint}" if error.hint else ""), file=sys.stderr)
+    except ssl.SSLError as error:
+        where = "[server] or [peers]"
+        print(f"load-watcher: the TLS files in {where} do not work: {error.reason or error}", file=sys.stderr)
+    except OSError as error:
+        print(f"load-watcher: cannot listen on {_why_not(error, settings)}", file=sys.stderr)
+    return 1
+
+
+async def serve(
+    settings: Settings,
+    *,
+    reload: Callable[[], Settings],
+    parts: Sequence[Part] = (),
+    sources: Sources = FROM_SETTINGS,
+) -> int:
+    """Start everything, wait for a signal, stop everything."""
+    watcher = Watcher(settings, parts=parts, sources=sources)
+    runner = Runner(watcher.app, shutdown_timeout=SHUTDOWN_S)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, watcher.request_reload, reload)
+    try:
+        await runner.setup()
+        site = web.TCPSite(runner, settings.server.host, settings.server.port, ssl_context=tls_of(settings))
+        await site.start()
+        addresses = _addresses(runner, settings)
+        print(f"load-watcher listens on {', '.join(addresses)}", flush=True)
+        watcher.listening(addresses[0])
+        gc.freeze()  # what was loaded so far lives for ever: collections need not walk it
+        await stop.wait()
+        log.info("stopping")
+    finally:
+        await runner.cleanup()
+    return 0
+
+
+def _why_not(error: OSError, settings: Settings) -> str:
+    """An address that cannot be listened on, why not, and the cure. asyncio's own words have the address once more."""
+    reason = error.strerror or str(error)
+    if error.errno is not None and error.errno in errno.errorcode:
+        reason = os.strerror(error.errno)
+    if error.errno == errno.EADDRINUSE:
+        cure = "load-watcher doctor names who listens there; end it, or choose another port by --port"
+    else:
+        cure = "set server.host to an address of this machine, and server.port to one that this user may listen on"
+    return f"{settings.server.host}:{settings.server.port}: {reason}\n  {cure}"
+
+
+def _addresses(runner: web.AppRunner, settings: Settings) -> list[str]:
+    scheme = "https" if settings.server.tls_cert else "http"
+    addresses = [address[:2] for address in runner.addresses]
+    return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in addresses]

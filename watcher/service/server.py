@@ -1,0 +1,529 @@
+"""Wiring and life cycle: what is built, in which order it starts, and how it dies.
+
+Everything long-lived is a cleanup context of the aiohttp application, entered in the order store, source, ticks, and
+left in reverse, each with a bound. The last windows are published from the store before the socket opens, so the first
+answer after a crash does not wait for the source. Ticks are jobs of APScheduler, one at a time; a tick that is still
+running when the next is due is no disgrace, it is counted.
+
+SIGTERM and SIGINT stop: no new connections, what runs is finished, what was computed is written, exit within 10 s.
+SIGHUP reads the settings again; bad ones are refused with their problems and the old ones stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial, reduce
+from typing import Any
+
+from aiohttp import web
+from apscheduler.events import EVENT_JOB_MAX_INSTANCES
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from watcher import __version__
+from watcher.agents import pages
+from watcher.api.agents import AgentRoutes
+from watcher.api.handlers import make_app
+from watcher.api.telemetry import Telemetry, coverage
+from watcher.clock import Clock, SystemClock
+from watcher.core.decisions import DecisionStore
+from watcher.core.koordinator.collect_policy import CollectPolicies
+from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
+from watcher.core.kubernetes.objects import ObjectMetadata
+from watcher.core.pods.table import Pod, PublishedPods
+from watcher.core.publishing.documents import Published
+from watcher.core.publishing.exposition import View
+from watcher.core.publishing.wire import FindingsDocument
+from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeries
+from watcher.koordinator.publisher import PublishStats
+from watcher.model import METRIC_BY_KEY, MetricType, Operator, ProviderHealth, Restored, Snapshot, Window
+from watcher.platform.modules import Part
+from watcher.platform.settings.problems import SettingsError
+from watcher.platform.settings.tables import Settings
+from watcher.providers.base import ProviderError, QueryPlan
+from watcher.refresh.config import TICK_SHARE, TickStats
+from watcher.refresh.tick import Refresher
+from watcher.replicas import transfer
+from watcher.replicas.peers import Peers
+from watcher.replicas.transfer import Origin
+from watcher.service.build import (
+    FROM_SETTINGS,
+    Protection,
+    Sources,
+    asked_of,
+    collect_policies,
+    peers_of,
+    publisher_of,
+    refresh_config,
+    token_of,
+)
+from watcher.service.last_seen import Recall
+from watcher.service.schedule import Every
+from watcher.store.decision_store import KeptDecisions
+from watcher.store.errors import StoreError
+from watcher.store.status import StoreStatus
+from watcher.store.store import Store
+
+log = logging.getLogger(__name__)
+
+TICK_STOP_S = 2.0  # for a tick that still runs; its fetch is cancelled
+TICK_JOB = "tick"
+NEED_RESTART = (
+    "cluster",
+    "server",
+    "store",
+    "peers",
+    "dashboard",
+    "metrics",
+)  # tables of the settings that are read once
+
+
+class Watcher:
+    """The running service: its settings, its parts, and what the HTTP API asks of it (`service.Service`)."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        parts: Sequence[Part] = (),
+        sources: Sources = FROM_SETTINGS,
+    ) -> None:
+        self.settings = settings
+        self._sources = sources
+        self._clock = clock or SystemClock()
+        metrics = settings.metrics
+        view = View(
+            types=tuple(MetricType(name) for name in metrics.types),
+            operators=tuple(Operator(name) for name in metrics.operators),
+            windows=metrics.windows,
+        )
+        self.telemetry = Telemetry(version=__version__, view=view, cluster=settings.cluster.name or "")
+        self._store = Store(
+            url=settings.store.url,
+            retention=settings.store.retention,
+            max_size=settings.store.max_size,
+            on_unusable=settings.store.on_unusable,
+            upgrade=settings.store.upgrade,
+            owner=f"load-watcher on {settings.server.host}:{settings.server.port}",
+            watcher=settings.watcher,
+            password_file=settings.store.password_file,
+            decisions=settings.store.decisions,
+            max_decisions=settings.store.max_decisions,
+        )
+        self._decisions = KeptDecisions(self._store)
+        self._refresher = self._make_refresher(settings)
+        self._policies = collect_policies(settings)
+        self._publisher = publisher_of(settings, self) if settings.koordinator.publish else None
+        self._scheduler = AsyncIOScheduler(
+            timezone=UTC,
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+        )
+        # It warns of every tick that is skipped because one still runs; we count them.
+        logging.getLogger("apscheduler").setLevel(logging.ERROR)
+        self._origin = Origin.of(instance=secrets.token_hex(8), asked=asked_of(settings))
+        self._peers = peers_of(settings)
+        self._recall = Recall()
+        self._tick: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
+        self._wants_reload: Callable[[], Settings] | None = None
+        self._period = 0.0
+        self.telemetry.watch(self)
+        protection = Protection(token_of(settings), protect_reads=settings.server.protect_reads)
+        of_parts = {
+            part.section: part.make(table, self) for part in parts if (table := settings.parts.get(part.section))
+        }
+        made = tuple(of_parts.values())
+        self._renew = {section: each.renew for section, each in of_parts.items() if each.renew is not None}
+        routes = [route for each in made for route in each.routes]
+        pages_of_agents = pages.from_settings(settings)
+        if pages_of_agents is not None:
+            routes += AgentRoutes(pages_of_agents).routes()
+        self.app = make_app(self, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes)
+        self._pod_classes = tuple(each.pod_classes for each in made if each.pod_classes is not None)
+        self.app.cleanup_ctx.extend([self._with_store, self._with_source, self._with_ticks])
+        self.app.cleanup_ctx.extend(life for each in made for life in each.lives)
+        if pages_of_agents is not None:
+            self.app.cleanup_ctx.append(pages_of_agents.life)
+        self.app.cleanup_ctx.append(self._with_publisher)
+        for collector in (collector for each in made for collector in each.collectors):
+            self.telemetry.add(collector)
+        self._on_listening = [told for each in made for told in each.on_listening]
+
+    def listening(self, address: str) -> None:
+        """The service can be asked there now."""
+        for told in self._on_listening:
+            told(address)
+
+    # --- what the API asks (service.Service) -------------------------------------------------------------------------
+
+    @property
+    def published(self) -> Published | None:
+        return self._refresher.published
+
+    @property
+    def pods(self) -> PublishedPods | None:
+        return self._refresher.pods.published
+
+    def want_pods(self) -> str:
+        return self._refresher.pods.want()
+
+    @property
+    def provider_health(self) -> ProviderHealth:
+        return self._refresher.provider_health
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        return self.settings.refresh.windows
+
+    @property
+    def max_staleness(self) -> float:
+        return self.settings.refresh.max_staleness
+
+    @property
+    def interval(self) -> float:
+        return self.settings.refresh.interval
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def alive(self) -> str:
+        return self._refresher.alive()
+
+    def warming_up(self) -> str:
+        return self._refresher.warming_up()
+
+    @property
+    def collect_policies(self) -> CollectPolicies:
+        if self._publisher is not None and self._policies.specs is not self._publisher.specs:
+            self._policies = replace(self._policies, specs=self._publisher.specs)
+        return self._policies
+
+    def node_labels(self, node: str) -> Mapping[str, str]:
+        known = self._refresher.node_metadata(node)
+        return {} if known is None else known.labels
+
+    def node_metadata(self, node: str) -> ObjectMetadata | None:
+        return self._refresher.node_metadata(node)
+
+    def pod_classes(self) -> Mapping[Pod, PodClass]:
+        found: dict[Pod, PodClass] = {}
+        for told in self._pod_classes:
+            found |= told()
+        return found
+
+    def publish_stats(self) -> PublishStats | None:
+        return None if self._publisher is None else self._publisher.stats
+
+    def measure(self, snapshot: Snapshot) -> NodeUsages:
+        return measure(snapshot, policies=self.collect_policies.of_all(snapshot.nodes, self.node_labels))
+
+    async def capacities(self) -> Mapping[str, Capacity]:
+        return await self._refresher.capacities()
+
+    async def samples(self) -> bytes | None:
+        restored = await self._refresher.samples()
+        return None if restored is None else await asyncio.to_thread(transfer.encode, restored, self._origin)
+
+    def ready_detail(self) -> dict[str, object]:
+        status = self._store.status
+        return {
+            "provider": self.settings.provider.name,
+            "store": {
+                "ok": status.ok,
+                "error": status.error,
+                "size_bytes": status.size_bytes,
+                "dropped": status.dropped,
+            },
+            "coverage": coverage(self.published.snapshot) if self.published else {},
+        }
+
+    @property
+    def stats(self) -> TickStats:
+        return self._refresher.stats
+
+    @property
+    def plans(self) -> Mapping[str, QueryPlan]:
+        return self._refresher.plans
+
+    def finding_counts(self) -> Mapping[str, int]:
+        return self._refresher.findings.counts()
+
+    def store_status(self) -> StoreStatus:
+        return self._store.status
+
+    def findings_document(self) -> FindingsDocument:
+        return self._refresher.findings_document()
+
+    async def history(
+        self,
+        *,
+        host: str,
+        metrics: Collection[str] | None,
+        operators: Collection[Operator] | None,
+        window: str,
+        start: int,
+        end: int,
+    ) -> Sequence[StoredSeries]:
+        try:
+            return await self._store.history(
+                host=host, metrics=metrics, operators=operators, window=window, start=start, end=end
+            )
+        except StoreError as error:
+            raise HistoryUnavailable(str(error), error.hint) from error
+
+    @property
+    def decisions(self) -> DecisionStore:
+        return self._decisions
+
+    # --- life cycle --------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _with_store(self, _app: web.Application) -> AsyncIterator[None]:
+        restored = await self._store.open()
+        self._refresher.findings.add(self._store.findings)
+        try:
+            if restored is not None:
+                await self._refresher.restore(restored)
+            yield
+        finally:
+            await self._store.close()
+
+    @asynccontextmanager
+    async def _with_source(self, _app: web.Application) -> AsyncIterator[None]:
+        await self._begin(self._refresher)
+        try:
+            yield
+        finally:
+            # not the one that was started: a reload may have put another in its place
+            await self._end(self._refresher)
+
+    async def _begin(self, refresher: Refresher) -> None:
+        if refresher.directory is not None:
+            await refresher.directory.start()
+        await refresher.provider.start()
+
+    async def _end(self, refresher: Refresher) -> None:
+        await refresher.provider.close()
+        if refresher.directory is not None:
+            await refresher.directory.close()
+        await refresher.close()
+
+    @asynccontextmanager
+    async def _with_publisher(self, _app: web.Application) -> AsyncIterator[None]:
+        if self._publisher is None:
+            yield
+            return
+        await self._publisher.start()
+        try:
+            yield
+        finally:
+            await self._publisher.close()
+
+    @asynccontextmanager
+    async def _with_ticks(self, _app: web.Application) -> AsyncIterator[None]:
+        self._scheduler.add_listener(lambda _event: self._refresher.note_skipped(), EVENT_JOB_MAX_INSTANCES)
+        self._period = self._wanted_period()
+        self._scheduler.add_job(
+            self._run_tick, Every(self._period), id=TICK_JOB, name=TICK_JOB, next_run_time=datetime.now(UTC)
+        )
+        self._scheduler.start()
+        following = asyncio.create_task(self._follow_clock(), name="follow-clock")
+        try:
+            yield
+        finally:
+            self._scheduler.pause()
+            ending = [task for task in (following, self._reloading) if task is not None]
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+            await self._stop_tick()
+            self._scheduler.shutdown(wait=False)
+            await asyncio.sleep(0)  # the scheduler shuts down in a callback of its own
+
+    async def _run_tick(self) -> None:
+        """One tick as a task of its own: to cancel it must not look like a failure to the scheduler."""
+        refresher = self._refresher
+        self._tick = asyncio.create_task(self._tick_of(refresher), name="tick")
+        await asyncio.wait({self._tick})
+        if not self._tick.cancelled() and (error := self._tick.exception()) is not None:
+            log.error("a tick failed in a way that was not foreseen; the next one goes on", exc_info=error)
+        refresher.findings.add(self._store.findings)  # some come with time, like the cap that is reached
+        self._keep_pace()
+
+    async def _tick_of(self, refresher: Refresher) -> None:
+        """A tick; before the first one, what other replicas know."""
+        peers, self._peers = self._peers, None
+        if peers is not None:
+            try:
+                await self._take_over(refresher, peers)
+            except asyncio.CancelledError:
+                self._peers = peers  # a reload: the new refresher asks
+                raise
+        await refresher.tick()
+        await self._look_back(refresher)
+
+    async def _look_back(self, refresher: Refresher) -> None:
+        """What the store has of nodes that nothing was heard of since the start."""
+        unheard = refresher.unheard
+        if not unheard:
+            return
+        end = int(self.now())
+        ask = partial(
+            self._store.history,
+            metrics=[METRIC_BY_KEY[key].name for key in ("CPU", "Memory")],
+            operators=[Operator.AVG],
+            window=self.windows[0].label,
+            start=end - int(self.settings.store.retention),
+            end=end,
+        )
+        try:
+            found = await self._recall.of(unheard, lambda host: ask(host=host))
+        except StoreError:
+            return  # the store tells of that itself
+        if found:
+            refresher.recall(found)
+
+    async def _take_over(self, refresher: Refresher, peers: Peers) -> None:
+        """Lay the samples of other replicas over our own, where the source cannot be asked for them again."""
+        if refresher.provider.remembers:
+            return
+        config = refresher.config
+
+        def read(body: bytes) -> Restored:
+            bounds = transfer.Bounds(
+                now=self._clock.now(),
+                windows=config.windows,
+                resolution=config.resolution,
+                max_staleness=config.max_staleness,
+                max_ahead=config.limits.max_ahead_s,
+            )
+            return transfer.decode(body, ours=self._origin, bounds=bounds)
+
+        given = await peers.ask(read, timeout=min(self.settings.peers.timeout, TICK_SHARE * config.interval))
+        if not given:
+            return
+        own = await refresher.samples()
+        everything = [*given] if own is None else [own, *given]
+        everything.sort(key=lambda each: each.end)
+        await refresher.restore(reduce(transfer.laid_over, everything))
+
+    async def _follow_clock(self) -> None:
+        """The scheduler waits for a time of the wall clock. When that is set back, it would wait for as long as it was
+        set back; a sleep here goes by the monotonic clock, and has the tick run."""
+        while True:
+            # So often that no more than 1.5 periods pass without a tick, after which we would not count as alive.
+            await asyncio.sleep(0.25 * self._period)
+            now = datetime.now(UTC)
+            if self._scheduler.get_job(TICK_JOB).next_run_time > now + timedelta(seconds=1.25 * self._period):
+                self._scheduler.modify_job(TICK_JOB, next_run_time=now)
+
+    async def _stop_tick(self) -> None:
+        if self._tick is not None and not self._tick.done():
+            self._tick.cancel()
+            await asyncio.wait({self._tick}, timeout=TICK_STOP_S)
+
+    def _wanted_period(self) -> float:
+        """Ticks run every resolution until some node has its shortest window, then every interval."""
+        refresh = self.settings.refresh
+        return float(refresh.resolution) if self._refresher.needs_quick_ticks else refresh.interval
+
+    def _keep_pace(self) -> None:
+        period = self._wanted_period()
+        if period != self._period and self._scheduler.running:
+            self._period = period
+            self._scheduler.reschedule_job(TICK_JOB, trigger=Every(period))
+
+    # --- reload ------------------------------------------------------------------------------------------------------
+
+    def request_reload(self, read: Callable[[], Settings]) -> None:
+        """Read the settings again: now, or once more after the reload that is under way, which may have read what was
+        there before."""
+        self._wants_reload = read
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self._reload_while_wanted(), name="reload")
+
+    async def _reload_while_wanted(self) -> None:
+        while (read := self._wants_reload) is not None:
+            self._wants_reload = None
+            try:
+                await self._reload(await asyncio.to_thread(read))
+            except (SettingsError, ProviderError) as error:
+                log.error("the settings were not reloaded, the old ones stay: %s", error)
+            except Exception:
+                log.exception("the settings were not reloaded, for a reason that was not foreseen")
+
+    async def _reload(self, settings: Settings) -> None:
+        parts, put_in_place = await self._renewed_parts(settings)
+        for table in NEED_RESTART:
+            if getattr(settings, table) != getattr(self.settings, table):
+                log.warning("changes in [%s] take effect at the next start only", table)
+        if settings.way_to_cluster != self.settings.way_to_cluster:
+            log.warning(
+                "the source and the names of nodes follow kubeconfig and context now; the scheduling plug-ins and all "
+                "else that asks Kubernetes do at the next start only"
+            )
+        kept = {table: getattr(self.settings, table) for table in NEED_RESTART}
+        settings = self._as_published(replace(settings, **kept, parts=parts))
+        changed = any(
+            getattr(settings, table) != getattr(self.settings, table)
+            for table in ("provider", "kubernetes", "refresh", "review", "agents")
+        )
+        if changed:
+            await self._replace_refresher(settings)
+        self.settings = settings
+        self._policies = collect_policies(settings)
+        for put in put_in_place:
+            put()
+        log.info("the settings were reloaded%s", "" if changed else "; the source stays as it is")
+
+    async def _renewed_parts(self, settings: Settings) -> tuple[Mapping[str, Any], list[Callable[[], None]]]:
+        """The tables of parts that are in force from now on, and what puts those in place that the parts can take on
+        while they run."""
+        taken, put_in_place = dict(self.settings.parts), []
+        for section in sorted({*taken, *settings.parts}):
+            table, renew = settings.parts.get(section), self._renew.get(section)
+            if table and renew is not None:
+                put_in_place.append(await asyncio.to_thread(renew, table))
+                taken[section] = table
+            elif table != taken.get(section):
+                log.warning("changes in [%s] take effect at the next start only", section)
+        return taken, put_in_place
+
+    def _as_published(self, settings: Settings) -> Settings:
+        """With those of the settings of NodeMetrics that are read once as they are."""
+        old, new = self.settings.koordinator, settings.koordinator
+        if (new.publish, new.lease_namespace) != (old.publish, old.lease_namespace):
+            log.warning("changes of koordinator.publish and lease_namespace take effect at the next start only")
+        kept = replace(new, publish=old.publish, lease_namespace=old.lease_namespace)
+        return replace(settings, koordinator=kept)
+
+    async def _replace_refresher(self, settings: Settings) -> None:
+        """Put a new source and history in place; what is published stays until its first tick."""
+        old, new = self._refresher, self._make_refresher(settings)
+        await self._stop_tick()
+        await self._begin(new)
+        await new.continue_from(old)
+        self._refresher, self.settings = new, settings
+        await self._stop_tick()  # one of the old source may have begun meanwhile
+        await self._end(old)
+        self._scheduler.modify_job(TICK_JOB, next_run_time=datetime.now(UTC))
+        self._keep_pace()
+
+    def _make_refresher(self, settings: Settings) -> Refresher:
+        return Refresher(
+            provider=self._sources.provider(settings),
+            config=refresh_config(settings),
+            store=self._store,
+            directory=self._sources.directory(settings),
+            clock=self._clock,
+            observe=self.telemetry.observe_refresh,
+        )

@@ -1,0 +1,96 @@
+"""Rows of scheduling decisions and shadow bindings: writing, reading and deleting."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import sqlalchemy as sa
+
+from watcher.core.decisions import DecisionOutcome, DecisionsHeld, StoredDecision, StoredShadow
+from watcher.store.codec import HOUR
+from watcher.store.schema import _forget, hour_of
+from watcher.store.tables import MICROSECONDS, Rows, decision, shadow_binding
+
+
+def put_decisions(mine: Rows, decisions: Iterable[StoredDecision], outcomes: Iterable[DecisionOutcome]) -> None:
+    """Store decisions, each in the place of the one with its time, and then what became of these or older ones."""
+    mine.upsert(decision, [_decision_row(each) for each in decisions])
+    told = [{"at": each.time, "on": each.node, "became": each.outcome} for each in outcomes]
+    if told:
+        this = mine.own(decision) & (decision.c.time == sa.bindparam("at", type_=sa.BigInteger))
+        update = sa.update(decision).where(this)
+        mine.execute(update.values(node=sa.bindparam("on"), outcome=sa.bindparam("became")), told)
+
+
+def _decision_row(each: StoredDecision) -> dict[str, Any]:
+    return {
+        "time": each.time,
+        "namespace": each.namespace,
+        "pod": each.pod,
+        "uid": each.uid,
+        "node": each.node,
+        "outcome": each.outcome,
+        "payload": each.payload,
+    }
+
+
+def decisions_of(
+    mine: Rows, namespace: str, pod: str, *, start: int, end: int, limit: int, newest: bool
+) -> list[StoredDecision]:
+    """Those about a pod with start <= time < end, the newest or the oldest of them first."""
+    when = decision.c.time
+    query = (
+        sa.select(*(column for column in decision.c if column.name != "watcher"))
+        .where(mine.own(decision), decision.c.namespace == namespace, decision.c.pod == pod)
+        .where(when >= start, when < end)
+        .order_by(when.desc() if newest else when)
+        .limit(limit)
+    )
+    return [StoredDecision(**row) for row in mine.execute(query).mappings()]
+
+
+def decisions_held(mine: Rows, *, start: int, but: Collection[int] = ()) -> DecisionsHeld:
+    """How many there are since `start` `but` for those of these times, and the times of the first and the last."""
+    when = decision.c.time
+    columns = sa.func.count(), sa.func.min(when), sa.func.max(when)
+    query = sa.select(*columns).where(mine.own(decision), when >= start, when.not_in(but))
+    return DecisionsHeld(*mine.execute(query).one())
+
+
+def put_shadows(mine: Rows, shadows: Iterable[StoredShadow]) -> None:
+    """Store what shadow mode saw, each in the place of the one with its time."""
+    mine.upsert(shadow_binding, [{"time": each.time, "payload": each.payload} for each in shadows])
+
+
+def shadows(mine: Rows, *, start: int, end: int, limit: int) -> list[StoredShadow]:
+    """The newest with start <= time < end."""
+    when = shadow_binding.c.time
+    query = sa.select(when, shadow_binding.c.payload).where(mine.own(shadow_binding), when >= start, when < end)
+    return [StoredShadow(**row) for row in mine.execute(query.order_by(when.desc()).limit(limit)).mappings()]
+
+
+_DECIDED = (decision, shadow_binding)
+
+
+def forget_decisions(mine: Rows, *, oldest: int, newest: int, most: int, limit: int) -> int:
+    """Remove those that are not within oldest <= time <= newest, and the oldest of more than `most`; `limit` at once,
+    of shadow bindings as of decisions. Returns how many of the kind of which it were more. `newest` is there for clocks
+    that stepped back, as in forget_windows."""
+    return max(_forget(mine, table, oldest=oldest, newest=newest, most=most, limit=limit) for table in _DECIDED)
+
+
+def decision_hours(mine: Rows) -> set[int]:
+    """The hours of the oldest and of the newest decision, and of the shadow bindings too."""
+    ends = [
+        mine.execute(sa.select(sa.func.min(table.c.time), sa.func.max(table.c.time)).where(mine.own(table))).one()
+        for table in _DECIDED
+    ]
+    return {hour_of(time // MICROSECONDS) for both in ends for time in both if time is not None}
+
+
+def forget_decisions_of_hour(mine: Rows, hour: int) -> None:
+    """Remove all of an hour, shadow bindings included."""
+    for table in _DECIDED:
+        within = table.c.time.between(hour * MICROSECONDS, (hour + HOUR) * MICROSECONDS - 1)
+        mine.execute(sa.delete(table).where(mine.own(table), within))

@@ -1,0 +1,133 @@
+"""The tables of the database, and the rows of one watcher."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+metadata = sa.MetaData()
+# SQLite counts rows by itself only in an INTEGER column.
+_NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+
+def _watcher() -> sa.Column[str]:
+    """Whose row it is, the first part of every key: several watchers may share a database."""
+    return sa.Column("watcher", sa.Text, primary_key=True)
+
+
+tick = sa.Table(
+    "tick",  # one row a watcher: the last tick that it stored; after `keep_until` nobody wants any row of it
+    metadata,
+    _watcher(),
+    sa.Column("timestamp", sa.Double, nullable=False),
+    sa.Column("end", sa.Double, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("resolution", sa.Integer, nullable=False),
+    sa.Column("windows", sa.Text, nullable=False),
+    sa.Column("lost", sa.Text, nullable=False),
+    sa.Column("keep_until", sa.Double, nullable=False),
+)
+provenance = sa.Table(
+    "provenance",  # where the stored samples of a metric come from
+    metadata,
+    _watcher(),
+    sa.Column("metric", sa.Text, primary_key=True),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("expression", sa.Text, nullable=False),
+    sa.Column("unit", sa.Text, nullable=False),
+    sa.Column("smoothing_s", sa.Double, nullable=False),
+)
+node_list = sa.Table(
+    "node_list",  # names, once for all blocks of a watcher that have the same
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("watcher", sa.Text, nullable=False),
+    sa.Column("hash", sa.LargeBinary, nullable=False),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("watcher", "hash", name="uq_node_list_watcher_hash"),
+)
+sample_block = sa.Table(
+    "sample_block",  # some slots of one metric; a higher id was written later
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("watcher", sa.Text, nullable=False),
+    sa.Column("metric", sa.Text, nullable=False),
+    sa.Column("first_slot", sa.BigInteger, nullable=False),
+    sa.Column("slots", sa.Integer, nullable=False),
+    sa.Column("nodes", _NUMBER, nullable=False),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+    sa.Index("ix_sample_block_watcher_metric_first_slot", "watcher", "metric", "first_slot"),
+    sa.Index("ix_sample_block_watcher_nodes", "watcher", "nodes"),
+)
+window_minute = sa.Table(
+    "window_minute",  # one minute of a window, all nodes
+    metadata,
+    _watcher(),
+    sa.Column("window", sa.Text, primary_key=True),
+    sa.Column("time", sa.BigInteger, primary_key=True),
+    sa.Column("nodes", _NUMBER, nullable=False),
+    sa.Column("columns", sa.Text, nullable=False),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+    sa.Index("ix_window_minute_watcher_nodes", "watcher", "nodes"),
+)
+window_hour = sa.Table(
+    "window_hour",  # a closed hour of a window, some nodes; the first chunk's first node is empty
+    metadata,
+    _watcher(),
+    sa.Column("window", sa.Text, primary_key=True),
+    sa.Column("hour", sa.BigInteger, primary_key=True),
+    sa.Column("first_node", sa.LargeBinary, primary_key=True),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+)
+decision = sa.Table(
+    "decision",  # what was decided about a pod; `time` is in microseconds, and no two of a watcher have the same
+    metadata,
+    _watcher(),
+    sa.Column("time", sa.BigInteger, primary_key=True),
+    sa.Column("namespace", sa.Text, nullable=False),
+    sa.Column("pod", sa.Text, nullable=False),
+    sa.Column("uid", sa.Text, nullable=False),
+    sa.Column("node", sa.Text, nullable=False),
+    sa.Column("outcome", sa.Text, nullable=False),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+    sa.Index("ix_decision_watcher_namespace_pod_time", "watcher", "namespace", "pod", "time"),
+)
+shadow_binding = sa.Table(
+    "shadow_binding",  # a pod that was bound, and what other profiles would have done; `time` is as a decision's
+    metadata,
+    _watcher(),
+    sa.Column("time", sa.BigInteger, primary_key=True),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+)
+REVISIONS = ("0001", "0002", "0003", "0004")
+"""Of the schema, oldest first. Here as well as in migrations/, because asking Alembic costs a start 0.1 s."""
+MICROSECONDS = 1_000_000
+
+
+class Rows:
+    """The rows of one watcher, inside a transaction."""
+
+    def __init__(self, connection: sa.Connection, watcher: str) -> None:
+        self.connection = connection
+        self.watcher = watcher
+
+    def own(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        """What of a table is this watcher's: part of every statement's WHERE."""
+        return table.c.watcher == self.watcher
+
+    def execute(self, statement: sa.Executable, parameters: Any = None) -> sa.CursorResult[Any]:
+        """Run a statement, with one set of parameters or many."""
+        return self.connection.execute(statement, parameters)
+
+    def upsert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
+        """Put rows of this watcher into a table, each in the place of the one that has its key."""
+        if not rows:
+            return
+        dialect = postgresql if self.connection.dialect.name == "postgresql" else sqlite
+        insert = dialect.insert(table)
+        keys = [column.name for column in table.primary_key]
+        others = {column.name: insert.excluded[column.name] for column in table.c if column.name not in keys}
+        statement = insert.on_conflict_do_update(index_elements=keys, set_=others)
+        self.execute(statement, [{"watcher": self.watcher, **row} for row in rows])
